@@ -1,0 +1,1 @@
+"""The compact deterministic model in other programs' formats, checked against torch."""

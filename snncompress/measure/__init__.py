@@ -1,0 +1,1 @@
+"""What a model costs: weights, multiplications, memory."""

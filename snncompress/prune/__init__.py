@@ -1,0 +1,1 @@
+"""Removal of neurons: dead ones in one batch, then the least important one after the other."""

@@ -1,0 +1,1 @@
+"""What makes a neuron important, a file a criterion."""

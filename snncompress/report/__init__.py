@@ -1,0 +1,1 @@
+"""Measurements turned into tables and pictures."""
