@@ -1,0 +1,91 @@
+"""Loads a data set by name, and cuts the validation part from its training images."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from snncompress import registry
+from snncompress.data.dataset import Dataset, Normalization, split
+from snncompress.data.request import DataRequest, Parts
+from snncompress.errors import DataError, UsageError
+
+ROOT_VARIABLE = "SNNCOMPRESS_DATA"
+DEFAULT_ROOT = "data"
+CPU = torch.device("cpu")
+
+
+def load_data(
+    name: str,
+    *,
+    root: str | Path | None = None,
+    download: bool = False,
+    normalize: str | None = None,
+    validation: float = 0.1,
+    seed: int = 0,
+    device: torch.device = CPU,
+    image_size: int | None = None,
+    memory_budget_bytes: int = 2 * 2**30,
+) -> Dataset:
+    """Loads a data set by the name that ``snncompress list data`` shows.
+
+    Args:
+        name: Such as ``mnist``, ``folder:PATH`` or ``npz:PATH``.
+        root: Where downloaded sets are; else the environment's ``SNNCOMPRESS_DATA``, else ``data``.
+        download: Whether a missing set may be downloaded into ``root``.
+        normalize: ``mnist``, ``imagenet``, ``none``, ..., or ``MEAN/STD``; else the set's own.
+        validation: The share of the training images that is set aside for every choice.
+        seed: Which training images those are.
+        device: Where batches go, and where sets that fit ``memory_budget_bytes`` are held.
+        image_size: Images are resized to this height and width.
+        memory_budget_bytes: Larger sets of image files are streamed from the disk.
+
+    Raises:
+        UsageError: For an unknown name or an impossible option.
+        DataError: For data that is missing, damaged or does not fit together.
+    """
+    if not 0 < validation < 1:
+        raise UsageError(f"the validation share is {validation}; it must lie between 0 and 1, such as 0.1")
+    if image_size is not None and image_size < 1:
+        raise UsageError(f"--image-size is {image_size}; it must be at least 1")
+    module, source, path = _source(name)
+    request = DataRequest(
+        name=source,
+        path=path,
+        root=Path(root or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT).expanduser(),
+        download=download,
+        device=device,
+        image_size=image_size,
+        memory_budget_bytes=memory_budget_bytes,
+    )
+    try:
+        parts: Parts = module.load(request)
+    except OSError as error:
+        raise DataError(f"cannot read data set '{name}' ({error}); check its files and their permissions") from None
+    return _dataset(name, parts, normalize, validation, seed)
+
+
+def _source(name: str) -> tuple[ModuleType, str, Path | None]:
+    """The module of ``source`` or ``source:PATH``, and the two apart."""
+    source, _, path = name.partition(":")
+    module = registry.load("data", source)
+    takes_path = getattr(module, "TAKES_PATH", False)
+    if takes_path != bool(path):
+        expected = f"{source}:PATH" if takes_path else source
+        raise UsageError(f"data set '{name}' is not written that way; write {expected}")
+    return module, source, Path(path).expanduser() if path else None
+
+
+def _dataset(name: str, parts: Parts, normalize: str | None, validation: float, seed: int) -> Dataset:
+    if len(parts.train) < 2:
+        raise DataError(f"{name} has {len(parts.train)} training image(s); a validation split needs at least 2")
+    train, held_out = parts.train, parts.validation
+    if held_out is None:
+        train, held_out = split(train, validation, seed)
+    normalization = parts.normalization
+    if normalize is not None:
+        normalization = Normalization.parse(normalize, train.shape[0])
+    return Dataset(name, parts.classes, normalization, train, held_out, parts.test)

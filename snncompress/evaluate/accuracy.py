@@ -1,0 +1,100 @@
+"""How often a model is wrong, and how surprised it is by the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from snncompress.errors import DataError, ModelError
+from snncompress.progress import Progress
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A model's score on labelled images.
+
+    Attributes:
+        error: Images whose largest logit is not the label's, in percent.
+        nll: Mean of −log p(label), in nats.
+        samples: How many images there were.
+    """
+
+    error: float
+    nll: float
+    samples: int
+
+
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    progress: Progress | None = None,
+    task: str = "evaluate",
+) -> Evaluation:
+    """Evaluates a model, in evaluation mode (its modes are restored) and without gradients.
+
+    Args:
+        model: Maps images to logits (batch, classes).
+        batches: Pairs of images and labels, on the model's device.
+        progress: Who listens, one step a batch.
+        task: What the listener calls this work.
+
+    Raises:
+        ModelError: If the outputs are no (batch, classes) matrix, or not finite.
+        DataError: If there are no images, or a label that the model has no class for.
+    """
+    progress = progress or Progress()
+    wrong, surprise, samples = 0, 0.0, 0
+    with _evaluating(model):
+        progress.start(task, len(batches) if isinstance(batches, Sized) else 0)
+        for images, labels in batches:
+            logits = model(images)
+            _check(logits, labels)
+            wrong += int((logits.argmax(dim=1) != labels).sum())
+            # Summed in double precision on the CPU: not every device has it.
+            losses = F.cross_entropy(logits.float(), labels, reduction="none").cpu().double()
+            surprise += float(losses.sum())
+            samples += len(labels)
+            if samples:
+                progress.advance(error=100 * wrong / samples)
+        progress.finish()
+    if samples == 0:
+        raise DataError("there are no images to evaluate on; check the data set and its split")
+    return Evaluation(error=100 * wrong / samples, nll=surprise / samples, samples=samples)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _check(logits: Tensor, labels: Tensor) -> None:
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(labels):
+        got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+        raise ModelError(
+            f"the model's output for {len(labels)} images is {got}, not ({len(labels)}, classes); "
+            "its forward must return one row of logits an image"
+        )
+    if not bool(torch.isfinite(logits).all()):
+        raise ModelError(
+            "the model's outputs are NaN or infinite; check its weights, and that the images are normalized "
+            "as it was trained"
+        )
+    if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]):
+        lowest, highest = int(labels.min()), int(labels.max())
+        raise DataError(
+            f"the labels run from {lowest} to {highest}, but the model has {logits.shape[1]} classes and the "
+            f"data at least {highest + 1}; use data of the model's own classes, numbered from 0, or build "
+            "the model for these"
+        )

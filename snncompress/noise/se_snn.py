@@ -1,0 +1,136 @@
+"""``se-snn``: Gaussian noise on every neuron's pre-activation, pushed to high entropy.
+
+For the input h of a layer (Eq. 1):
+
+    μ = f_μ(h),   σ = softplus(f_σ(h)),   z = μ + ε·σ,   ε ~ N(0, 1)
+
+f_μ is the layer itself, with the batch norm that follows it where there is one; f_σ is a layer of the same
+shape. The max-entropy penalty of a layer with K neurons, aggregated over the samples and positions i (Eq. 5),
+and the loss (Eq. 9):
+
+    Ω = 1/K Σ_j (b − 1/N Σ_i log σ_ij)⁺,   L = L_cl + ω Σ_layers Ω
+
+Neurons that the task needs pay the penalty to stay reliable; the others drown in noise, turn their mean
+negative, and can be removed. Without the branch the layer computes μ: the deterministic network.
+
+Yu, Yang, Li, Hospedales, Xiang: Simple and Effective Stochastic Neural Networks, AAAI 2021.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from snncompress.noise.branch import Branch, Layer
+
+SIGMA_FLOOR = 1e-10  # keeps log σ finite where softplus underflows
+QUARTILES = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The paper's values for pruning."""
+
+    omega: float = 0.01  # ω, the weight of the penalty
+    margin: float = 4.0  # b, above which entropy costs nothing
+    log_sigma: float = -3.0  # where log σ starts
+
+
+class NoiseBranch(Branch):
+    """f_σ of one layer, and the sampling."""
+
+    axes: ClassVar[dict[str, tuple[str, ...]]] = {"weight": ("out", "in"), "bias": ("out",)}
+
+    def __init__(self, layer: Layer, options: Options, *, normed: bool) -> None:
+        super().__init__()
+        self.options = options
+        self.normed = normed
+        # Zero weights: at first every σ is the same whatever the input, and the mean is barely disturbed.
+        self.weight = nn.Parameter(torch.zeros_like(layer.weight))
+        start = math.log(math.expm1(math.exp(options.log_sigma)))  # softplus(start) = exp(log_sigma)
+        self.bias = nn.Parameter(layer.weight.new_full((len(layer.weight),), start))
+        self._noise: Tensor | None = None  # waits for the batch norm that follows
+        self._omega: list[Tensor] = []  # Ω of each forward pass since the last penalty
+        self._log_sigma: Tensor = torch.zeros((), dtype=torch.float64)  # summed over what was observed
+        self._observed = 0
+
+    def sample(self, layer: Layer, x: Tensor) -> Tensor:
+        """Eq. 1."""
+        mean, raw = self._mean_and_raw(layer, x)
+        sigma = _sigma(raw)
+        self._omega.append(F.relu(self.options.margin - per_neuron(sigma.log(), layer).mean(1)).mean())  # Eq. 5
+        noise = torch.randn_like(sigma) * sigma
+        if self.normed:
+            self._noise = noise
+            return mean
+        return mean + noise
+
+    def after_norm(self, normalized: Tensor) -> Tensor:
+        """The noise enters after the batch norm."""
+        noise, self._noise = self._noise, None
+        return normalized if noise is None else normalized + noise
+
+    def _mean_and_raw(self, layer: Layer, x: Tensor) -> tuple[Tensor, Tensor]:
+        """f_μ(x) and f_σ(x) before its softplus, by one product with doubled outputs where that is possible."""
+        if isinstance(layer, nn.Conv2d) and layer.groups != 1:
+            return type(layer).forward(layer, x), _apply(layer, x, self.weight, self.bias)
+        bias = torch.zeros_like(self.bias) if layer.bias is None else layer.bias
+        both = _apply(layer, x, torch.cat([layer.weight, self.weight]), torch.cat([bias, self.bias]))
+        mean, raw = both.chunk(2, dim=1 if isinstance(layer, nn.Conv2d) else -1)
+        return mean, raw
+
+    def observe(self, layer: Layer, x: Tensor) -> None:
+        """Adds this batch to the mean of log σ."""
+        raw = _apply(layer, x, self.weight, self.bias)
+        log_sigma = per_neuron(_sigma(raw).log(), layer).double()
+        self._log_sigma = self._log_sigma + log_sigma.sum(1)
+        self._observed += log_sigma.shape[1]
+
+    def forget(self) -> None:
+        """Starts the mean of log σ again."""
+        self._log_sigma = torch.zeros((), dtype=torch.float64)
+        self._observed = 0
+
+    def mean_log_sigma(self) -> Tensor:
+        """Mean log σ of each neuron over what was observed, (K,)."""
+        return self._log_sigma / max(self._observed, 1)
+
+    def importance(self) -> Tensor:
+        """(b − mean log σ)⁺ of each neuron, what it pays to stay reliable, (K,)."""
+        return F.relu(self.options.margin - self.mean_log_sigma())
+
+    def penalty(self) -> Tensor:
+        """ω·Ω."""
+        omega, self._omega = self._omega, []
+        if not omega:
+            return torch.zeros((), device=self.bias.device)
+        return self.options.omega * torch.stack(omega).sum()
+
+    def summary(self) -> dict[str, float]:
+        """Quartiles of mean log σ over the neurons."""
+        if not self._observed:
+            return {}
+        low, middle, high = self.mean_log_sigma().cpu().quantile(QUARTILES).tolist()
+        return {"log_sigma_25": low, "log_sigma_50": middle, "log_sigma_75": high}
+
+
+def per_neuron(values: Tensor, layer: Layer) -> Tensor:
+    """(B, K, H, W) or (B, ..., K) → (K, samples and positions)."""
+    return values.movedim(1 if isinstance(layer, nn.Conv2d) else -1, 0).flatten(1)
+
+
+def _sigma(raw: Tensor) -> Tensor:
+    return F.softplus(raw.float()).clamp_min(SIGMA_FLOOR)  # float32 under autocast, too
+
+
+def _apply(layer: Layer, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The layer's own operation with other weights."""
+    if isinstance(layer, nn.Conv2d):
+        convolved: Tensor = layer._conv_forward(x, weight, bias)  # with the layer's stride, padding and so on
+        return convolved
+    return F.linear(x, weight, bias)

@@ -1,0 +1,163 @@
+"""The verb: from a run and a target to a smaller run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from snncompress.data.dataset import Dataset
+from snncompress.errors import TargetError
+from snncompress.progress import Progress
+from snncompress.prune.allocation import shrink_to
+from snncompress.prune.dead import find_dead
+from snncompress.prune.neurons import Pruner
+from snncompress.prune.options import PruneOptions
+from snncompress.prune.subject import Subject
+from snncompress.prune.targets import parse_target
+from snncompress.run import NoiseRecord, Run
+from snncompress.run_folder import RunFolder
+from snncompress.train.feed import Feed, UserBatches, make_feed, pick_device
+from snncompress.train.interrupt import watch_interrupt
+from snncompress.train.learner import Loss
+from snncompress.train.options import TrainOptions
+
+
+def prune(
+    run: Run,
+    data: Dataset | UserBatches,
+    options: PruneOptions,
+    training: TrainOptions | None = None,
+    *,
+    loss: Loss | None = None,
+    validation: UserBatches | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    device: str = "auto",
+    command: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Run:
+    """Removes neurons of a run's model until it costs no more than the target, and returns a new run.
+
+    Args:
+        run: a run, best one that was trained with noise; it is left as it is.
+        data: a loaded data set, or any re-iterable of (inputs, targets) batches.
+        options: the target and how to get there.
+        training: learning rate, batch size, augmentation and seed of the fine-tuning.
+        loss: takes outputs and targets; cross-entropy when absent.
+        validation: batches for validation when ``data`` is the user's own iterable.
+        out: the folder for the new run; nothing is written without it.
+        resume: goes on where the run in ``out`` was interrupted.
+        force: replaces an existing run in ``out``.
+        device: ``auto``, ``cpu``, ``cuda``, ...
+        command: what the user typed, for the record.
+        progress: is told what happens.
+    """
+    training = training or TrainOptions()
+    progress = progress or Progress()
+    subject, feed, target = _prepare(run, data, options, training, loss, validation, device)
+    config = {**asdict(options), "training": asdict(training)}
+    for unused in ("epochs", "save_every"):
+        del config["training"][unused]
+    folder = RunFolder(None if out is None else Path(out), command, training.save_every)
+    parent = None if run.path is None else str(run.path.resolve())
+    started = replace(run, config=config, noise=None, plan=None, metrics={}, parent=parent)
+    saved = folder.resume(config) if resume else None
+    if not resume:
+        folder.start(started, force=force)
+    with watch_interrupt() as interrupt:
+        pruner = Pruner(subject, feed, options, target, folder, interrupt, progress)
+        if saved is not None:
+            pruner.resume(*saved)
+        pruner.run()
+    return folder.finish(_finished(started, pruner))
+
+
+def _finished(started: Run, pruner: Pruner) -> Run:
+    subject, state = pruner.subject, pruner.state
+    model = subject.plain().cpu()
+    noise = None
+    if subject.noise is not None:
+        tensors = {name: tensor.cpu().clone() for name, tensor in subject.noise.state_dict().items()}
+        noise = NoiseRecord(subject.noise.to_json(), tensors)
+        subject.noise.detach()
+    last = state["points"][-1] if state["stopped"] is None else state["good_point"]
+    metrics = {"validation": {key: last[key] for key in ("error", "nll")}} if "error" in last else {}
+    plan = {
+        "target": pruner.target,
+        "flops": subject.cost(),
+        "kept": subject.kept,
+        "removed_dead": state["removed_dead"],
+        "logit_change": state["logit_change"],
+        "stopped": state["stopped"],
+        "points": state["points"],
+    }
+    return replace(started, model=model, noise=noise, metrics=metrics, plan=plan)
+
+
+def _prepare(
+    run: Run,
+    data: Dataset | UserBatches,
+    options: PruneOptions,
+    training: TrainOptions,
+    loss: Loss | None,
+    validation: UserBatches | None,
+    device: str,
+) -> tuple[Subject, Feed, int | None]:
+    target = None if options.target_flops is None else parse_target(options.target_flops, run.original["flops"])
+    chosen = pick_device(device)
+    torch.manual_seed(training.seed)
+    model = copy.deepcopy(run.model).to(chosen)
+    noise = run.attach_noise(model)
+    if noise is not None:
+        noise.to(chosen)
+    subject = Subject(model, noise, run.input_shape, training, loss)
+    if target is not None and subject.flops.least() > target:
+        raise TargetError(
+            f"a target of {target:,} FLOPs cannot be met: one neuron in each layer still costs "
+            f"{subject.flops.least():,}; raise --target-flops"
+        )
+    return subject, make_feed(data, validation, training, run.normalization, chosen), target
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What pruning would do, before any fine-tuning: the allocation is the first candidate's."""
+
+    dead: int
+    neurons: int
+    widths: dict[str, int]
+    planned: dict[str, int]
+    flops: int
+    planned_flops: int
+    target: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def preview(
+    run: Run,
+    data: Dataset | UserBatches,
+    options: PruneOptions,
+    training: TrainOptions | None = None,
+    *,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> Preview:
+    """The plan and its cost; nothing is trained and nothing written."""
+    training = training or TrainOptions()
+    subject, feed, target = _prepare(run, data, options, training, None, None, device)
+    before, flops = subject.widths(), subject.cost()
+    dead, _ = find_dead(subject.plain(), subject.groups, feed.plain, progress or Progress())
+    subject.remove(dead)
+    planned = subject.widths()
+    if target is not None and subject.cost() > target:
+        planned = shrink_to(subject.flops, target, dict.fromkeys(planned, 1.0))
+    return Preview(len(dead), sum(before.values()), before, planned, flops, subject.flops(planned), target)

@@ -1,0 +1,99 @@
+"""One line of the report: what a model costs beside what the original cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from snncompress.measure.cost import LayerCost, measure_cost, state_bytes
+
+
+@dataclass(frozen=True)
+class Row:
+    """A measured model; percentages are of the original model's counts.
+
+    Attributes:
+        name: What the model is called.
+        error: Its error in percent; None if nobody evaluated it.
+        weights: Non-zero weights.
+        weights_percent: The same, of the original's.
+        flops: Multiplications for one image.
+        flops_percent: The same, of the original's.
+        memory: Floats of hidden feature maps for one image.
+        memory_percent: The same, of the original's.
+        bytes: Size of its tensors on disk.
+        layers: What each layer costs, JSON-able; empty if nobody measured them.
+    """
+
+    name: str
+    error: float | None
+    weights: int
+    weights_percent: float
+    flops: int
+    flops_percent: float
+    memory: int
+    memory_percent: float
+    bytes: int
+    layers: tuple[dict[str, Any], ...] = ()
+
+
+def make_row(
+    name: str,
+    model: nn.Module,
+    input_shape: tuple[int, int, int],
+    original: Mapping[str, int],
+    error: float | None,
+    original_neurons: Mapping[str, int] | None = None,
+) -> Row:
+    """Measures a model for the report.
+
+    Args:
+        name: What to call it.
+        model: The model.
+        input_shape: Channels, height and width of the images it reads.
+        original: ``weights``, ``flops`` and ``memory`` of the model before any pruning.
+        error: Its error in percent, if known.
+        original_neurons: How many neurons each layer had before any pruning, if known.
+    """
+    cost = measure_cost(model, input_shape)
+    return Row(
+        name=name,
+        error=error,
+        weights=cost.weights,
+        weights_percent=_percent(cost.weights, original["weights"]),
+        flops=cost.flops,
+        flops_percent=_percent(cost.flops, original["flops"]),
+        memory=cost.memory,
+        memory_percent=_percent(cost.memory, original["memory"]),
+        bytes=state_bytes(model),
+        layers=tuple(_layer(layer, original_neurons or {}) for layer in cost.layers),
+    )
+
+
+def original_row(name: str, original: Mapping[str, int], error: float | None = None) -> Row:
+    """The line of the original model, from the counts (and ``bytes``) that a run carries with it."""
+    return Row(
+        name=name,
+        error=error,
+        weights=original["weights"],
+        weights_percent=100.0,
+        flops=original["flops"],
+        flops_percent=100.0,
+        memory=original["memory"],
+        memory_percent=100.0,
+        bytes=original["bytes"],
+    )
+
+
+def _percent(count: int, whole: int) -> float:
+    return 100 * count / whole if whole else 100.0
+
+
+def _layer(layer: LayerCost, original_neurons: Mapping[str, int]) -> dict[str, Any]:
+    values = dataclasses.asdict(layer)
+    values["input_shape"], values["output_shape"] = list(layer.input_shape), list(layer.output_shape)
+    return {**values, "original_neurons": original_neurons.get(layer.name)}

@@ -1,0 +1,142 @@
+"""Prints measured models as a table: text, Markdown, CSV or JSON. Nothing is computed here."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+from tabulate import tabulate
+
+from snncompress.report.rows import Row
+
+CONVENTIONS = (
+    "Weights: non-zero ones, biases and batch-norm scales included, running statistics not.",
+    "FLOPs: multiplications only, of convolutions and matrix products, for one image.",
+    "Memory: floats of hidden feature maps for one image: the outputs of convolutions and linear layers but",
+    "the last, and the map that the first linear layer reads. File: the tensors' bytes.",
+    "Percentages are of the original model.",
+)
+HEADER = ("Model", "Error", "Weights", "FLOPs", "Memory", "File")
+LAYER_HEADER = ("Layer", "Kind", "Output", "Neurons", "Weights", "FLOPs", "Memory")
+LAYER_COLUMNS = (
+    *("name", "kind", "input_shape", "output_shape", "neurons", "original_neurons"),
+    *("parameters", "weights", "weights_only", "flops", "memory"),
+)
+UNKNOWN = "–"
+
+
+class Format(StrEnum):
+    """What a table is printed as."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    CSV = "csv"
+    JSON = "json"
+
+
+def rows_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """The rows as JSON-able objects, one a model."""
+    return [{**dataclasses.asdict(row), "layers": list(row.layers)} for row in rows]
+
+
+def render(rows: Sequence[Row], format: Format, layers: bool = False) -> str:
+    """Prints rows, without a newline at the end.
+
+    Args:
+        rows: The models, the original first.
+        format: Text and Markdown are for people (rounded, with the conventions below the table); CSV and
+            JSON hold every digit.
+        layers: Also print each model's layers; in CSV they take the models' place. JSON always has them.
+    """
+    if format is Format.JSON:
+        return json.dumps(rows_json(rows), indent=2, ensure_ascii=False)
+    if format is Format.CSV:
+        return _layers_csv(rows) if layers else _models_csv(rows)
+    markdown = format is Format.MARKDOWN
+    parts = [_grid(HEADER, [_model_cells(row) for row in rows], left=1, markdown=markdown)]
+    if layers:
+        parts += [_layers_table(row, markdown) for row in rows if row.layers]
+    parts.append(" ".join(CONVENTIONS) if markdown else "\n".join(CONVENTIONS))
+    return "\n\n".join(parts)
+
+
+def format_flops(flops: int) -> str:
+    """Multiplications in millions, as the papers print them (0.061M); from a thousand millions on, 1.814G."""
+    return f"{flops / 1e9:.3f}G" if flops >= 1e9 else f"{flops / 1e6:.3f}M"
+
+
+def format_bytes(size_bytes: int) -> str:
+    """A file size for people: 812 B, 40.5 kB, 1.7 MB."""
+    if size_bytes < 1000:
+        return f"{size_bytes} B"
+    return f"{size_bytes / 1e3:.1f} kB" if size_bytes < 1e6 else f"{size_bytes / 1e6:.1f} MB"
+
+
+def _model_cells(row: Row) -> list[str]:
+    return [
+        row.name,
+        UNKNOWN if row.error is None else f"{row.error:.2f}%",
+        f"{row.weights:,} ({row.weights_percent:.2f}%)",
+        f"{format_flops(row.flops)} ({row.flops_percent:.2f}%)",
+        f"{row.memory:,} ({row.memory_percent:.2f}%)",
+        format_bytes(row.bytes),
+    ]
+
+
+def _layers_table(row: Row, markdown: bool) -> str:
+    table = _grid(LAYER_HEADER, [_layer_cells(layer) for layer in row.layers], left=3, markdown=markdown)
+    return f"**{row.name}**\n\n{table}" if markdown else f"{row.name}\n{table}"
+
+
+def _layer_cells(layer: dict[str, Any]) -> list[str]:
+    neurons, before = layer["neurons"], layer["original_neurons"]
+    return [
+        layer["name"],
+        layer["kind"],
+        "×".join(map(str, layer["output_shape"])) or UNKNOWN,
+        UNKNOWN if neurons is None else str(neurons) if before is None else f"{neurons} of {before}",
+        f"{layer['weights']:,}",
+        format_flops(layer["flops"]),
+        f"{layer['memory']:,}",
+    ]
+
+
+def _grid(header: Sequence[str], cells: list[list[str]], left: int, markdown: bool) -> str:
+    """A table whose first ``left`` columns are words, the others numbers."""
+    if markdown:  # a bar would end the cell
+        cells = [[cell.replace("|", "\\|") for cell in line] for line in cells]
+    table: str = tabulate(
+        cells,
+        headers=header,
+        tablefmt="pipe" if markdown else "simple",
+        colalign=["left"] * left + ["right"] * (len(header) - left) if cells else None,
+        disable_numparse=True,
+    )
+    return table
+
+
+def _models_csv(rows: Sequence[Row]) -> str:
+    columns = [field.name for field in dataclasses.fields(Row) if field.name != "layers"]
+    return _csv(columns, [[getattr(row, column) for column in columns] for row in rows])
+
+
+def _layers_csv(rows: Sequence[Row]) -> str:
+    lines = [[row.name, *(_csv_cell(layer[key]) for key in LAYER_COLUMNS)] for row in rows for layer in row.layers]
+    return _csv(["model", *LAYER_COLUMNS], lines)
+
+
+def _csv_cell(value: Any) -> Any:
+    return "x".join(map(str, value)) if isinstance(value, list) else value
+
+
+def _csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    return out.getvalue().rstrip("\n")

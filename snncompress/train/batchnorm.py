@@ -1,0 +1,41 @@
+"""Statistics of batch norms, gathered again with the noise off.
+
+What a batch norm saw while its inputs were noisy is wrong for the mean: the variance is too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from snncompress.noise.attach import Noise
+from snncompress.noise.branch import Mode
+
+BATCHES = 50  # enough for a mean and a variance; a whole epoch gains nothing
+
+
+@torch.no_grad()
+def reestimate(model: nn.Module, noise: Noise | None, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Replaces the running statistics by averages over some batches, in place; no batch norm: no work."""
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    if not norms:
+        return
+    momenta = {norm: norm.momentum for norm in norms}
+    model.eval()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average over the batches
+        norm.train()
+    with noise.mode(Mode.MEAN) if noise is not None else nullcontext():
+        for index, (inputs, _) in enumerate(batches):
+            if index == BATCHES:
+                break
+            if len(inputs) > 1:
+                model(inputs)
+    for norm, momentum in momenta.items():
+        norm.momentum = momentum
+    model.eval()

@@ -1,0 +1,82 @@
+"""What training is fed with: shuffled batches, the same images in evaluation form, and validation batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from snncompress.data.batches import Batches, IterableBatches
+from snncompress.data.dataset import Dataset, Normalization
+from snncompress.errors import UsageError
+from snncompress.train.options import TrainOptions
+
+EVALUATION_BATCH = 1000
+AnyBatches = Batches | IterableBatches
+UserBatches = Iterable[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The three streams of batches; ``plain`` is the training data without augmentation."""
+
+    train: AnyBatches
+    plain: AnyBatches
+    validation: AnyBatches | None
+
+
+def make_feed(
+    data: Dataset | UserBatches,
+    validation: UserBatches | None,
+    options: TrainOptions,
+    normalization: Normalization,
+    device: torch.device,
+) -> Feed:
+    """Batches of a data set, or the user's own iterables of (inputs, targets)."""
+    if not isinstance(data, Dataset):
+        own = IterableBatches(data, device=device)
+        return Feed(own, own, None if validation is None else IterableBatches(validation, device=device))
+    train = Batches(
+        data.train,
+        options.batch_size,
+        normalization,
+        device=device,
+        augment=options.augment,
+        shuffle=True,
+        seed=options.seed,
+    )
+    # Shuffled once and for all: batch-norm statistics come from its first batches, and a folder is sorted by class.
+    plain = Batches(data.train, EVALUATION_BATCH, normalization, device=device, shuffle=True, seed=options.seed)
+    held_out = Batches(data.validation, EVALUATION_BATCH, normalization, device=device)
+    return Feed(train, plain, held_out)
+
+
+class Cursor:
+    """Takes training batches by the number of the step, across epochs and from anywhere."""
+
+    def __init__(self, batches: AnyBatches) -> None:
+        self.batches = batches
+        self._next = -1
+        self._iterator: Iterator[tuple[Tensor, Tensor]] = iter(())
+
+    def take(self, step: int) -> tuple[Tensor, Tensor]:
+        """The batch of a step; cheap when steps come in order."""
+        epoch, index = divmod(step, len(self.batches))
+        if step != self._next or index == 0:
+            self._iterator = self.batches.epoch(epoch, skip=index)
+        self._next = step + 1
+        return next(self._iterator)
+
+
+def pick_device(name: str) -> torch.device:
+    """``auto`` is CUDA if there is one, then Apple's, then the CPU; what is not there is refused."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise UsageError(f"--device {name} is not available here; use --device cpu or --device auto") from None
+    return device

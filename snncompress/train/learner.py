@@ -1,0 +1,150 @@
+"""One model in training: its noise, its optimizer, its random numbers, all of which a state file can hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from snncompress.errors import TrainingDivergedError
+from snncompress.noise.attach import Noise
+from snncompress.train.options import OptimizerName, TrainOptions
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Learner:
+    """Takes one step at a time; the loop above it decides how many and with which batches.
+
+    The loss is the user's loss of the sampled outputs plus the branches' penalties: no method is known by name.
+    """
+
+    def __init__(self, model: nn.Module, noise: Noise | None, options: TrainOptions, loss: Loss | None = None) -> None:
+        self.model = model
+        self.noise = noise
+        self.options = options
+        self.loss = loss or F.cross_entropy
+        self.forget_sums()
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Makes an optimizer for the present parameters, with an empty state."""
+        named = {f"model.{name}": p for name, p in self.model.named_parameters() if p.requires_grad}
+        noisy = {} if self.noise is None else {f"noise.{n}": p for n, p in self.noise.named_parameters()}
+        self.parameters = {**named, **noisy}
+        groups: list[dict[str, Any]] = [
+            {"params": list(named.values()), "weight_decay": self.options.weight_decay},
+            {"params": list(noisy.values()), "weight_decay": 0.0},
+        ]
+        groups = [group for group in groups if group["params"]]
+        self.optimizer: torch.optim.Optimizer
+        if self.options.optimizer is OptimizerName.SGD:
+            self.optimizer = torch.optim.SGD(groups, lr=self.options.lr, momentum=0.9, nesterov=True)
+        else:
+            self.optimizer = torch.optim.Adam(groups, lr=self.options.lr)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(iter(self.parameters.values())).device
+
+    def step(self, inputs: Tensor, targets: Tensor, lr: float) -> None:
+        """One update; the loss and the error are added to the sums."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        if not self.model.training:
+            self.model.train()
+        outputs = self.model(inputs)
+        loss = self.loss(outputs, targets)
+        penalty = torch.zeros_like(loss) if self.noise is None else self.noise.penalty()
+        self.optimizer.zero_grad(set_to_none=True)
+        (loss + penalty).backward()
+        self.optimizer.step()
+        wrong = torch.zeros_like(loss)
+        if outputs.dim() == 2 and targets.dim() == 1 and not targets.is_floating_point():
+            wrong = (outputs.detach().argmax(1) != targets).sum()
+        self._sums += torch.stack([loss.detach() * len(inputs), penalty.detach() * len(inputs), wrong]).double()
+        self._count += len(inputs)
+
+    def forget_sums(self) -> None:
+        """Starts the means of loss, penalty and error again."""
+        self._sums = torch.zeros(3, dtype=torch.float64, device=next(self.model.parameters()).device)
+        self._count = 0
+
+    def means(self) -> dict[str, float]:
+        """Mean loss, penalty and error (%) since they were last forgotten; NaN stops training."""
+        loss, penalty, wrong = (self._sums / max(self._count, 1)).tolist()
+        if not math.isfinite(loss + penalty):
+            raise self._diverged("the loss is")
+        return {"loss": loss, "penalty": penalty, "error": 100 * wrong}
+
+    def check_finite(self) -> None:
+        """Raises if the loss or any parameter is NaN or infinite."""
+        self.means()
+        for name, parameter in self.parameters.items():
+            if not bool(torch.isfinite(parameter).all()):
+                raise self._diverged(f"the weights of {name.partition('.')[2]} are")
+
+    def _diverged(self, what: str) -> TrainingDivergedError:
+        return TrainingDivergedError(
+            f"{what} no longer finite; the last saved state is kept; start again with a smaller --lr than "
+            f"{self.options.lr:g}"
+        )
+
+    def shrink(self, slices: dict[str, Callable[[Tensor], Tensor]]) -> None:
+        """Rebuilds the optimizer for parameters that compaction made smaller, its moments shrunk along.
+
+        Args:
+            slices: by parameter name, how its tensors are cut. The model and the noise are small already.
+        """
+        moments = dict(zip(self.parameters, self._moments(), strict=True))
+        self.rebuild()
+        for name, parameter in self.parameters.items():
+            cut = slices.get(name, lambda tensor: tensor)
+            self.optimizer.state[parameter] = {
+                key: value if value.dim() == 0 else cut(value).clone() for key, value in moments[name].items()
+            }
+
+    def _moments(self) -> list[dict[str, Tensor]]:
+        return [dict(self.optimizer.state.get(parameter, {})) for parameter in self.parameters.values()]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors that a resumed run needs: weights, moments, random generators, sums."""
+        found = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        if self.noise is not None:
+            found |= {f"noise.{name}": tensor for name, tensor in self.noise.state_dict().items()}
+        for name, moments in zip(self.parameters, self._moments(), strict=True):
+            found |= {f"optimizer.{key}.{name}": value for key, value in moments.items()}
+        found["random.cpu"] = torch.get_rng_state()
+        if self.device.type == "cuda":
+            found["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        found["sums"] = torch.cat([self._sums, self._sums.new_tensor([self._count])])
+        return found
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Sets everything that ``tensors`` gave; the model and the noise have the right shapes already."""
+        self.model.load_state_dict(part(tensors, "model."))
+        if self.noise is not None:
+            self.noise.load_state_dict(part(tensors, "noise."))
+        self.rebuild()
+        for name, parameter in self.parameters.items():
+            moments = {}
+            for key in ("step", "exp_avg", "exp_avg_sq", "momentum_buffer"):
+                if (stored := tensors.get(f"optimizer.{key}.{name}")) is not None:
+                    moments[key] = stored.clone() if key == "step" else stored.to(parameter.device, copy=True)
+            if moments:
+                self.optimizer.state[parameter] = moments
+        torch.set_rng_state(tensors["random.cpu"])
+        if "random.cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
+        self._sums = tensors["sums"][:3].to(self.device, copy=True)
+        self._count = int(tensors["sums"][3])
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names start with a prefix, without it."""
+    return {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,55 @@
+"""How a model is trained: the options that training and fine-tuning share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from snncompress.errors import UsageError
+
+
+class OptimizerName(StrEnum):
+    """Optimizers."""
+
+    ADAM = "adam"
+    SGD = "sgd"
+
+
+class Schedule(StrEnum):
+    """How the learning rate falls from its start to the end of training."""
+
+    COSINE = "cosine"
+    LINEAR = "linear"
+    CONSTANT = "constant"
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What to train with; the same defaults in Python and on the command line."""
+
+    epochs: int = 10
+    lr: float = 1e-3
+    batch_size: int = 256
+    optimizer: OptimizerName = OptimizerName.ADAM
+    schedule: Schedule = Schedule.COSINE
+    weight_decay: float = 0.0
+    augment: str = "none"
+    seed: int = 0
+    save_every: float = 30.0  # seconds between two saves of the state
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("epochs", self.epochs, self.epochs >= 0),
+            ("lr", self.lr, self.lr > 0 and math.isfinite(self.lr)),
+            ("batch-size", self.batch_size, self.batch_size > 0),
+            ("weight-decay", self.weight_decay, self.weight_decay >= 0),
+        ):
+            if not allowed:
+                raise UsageError(f"--{name} {value} is out of range")
+
+    def rate(self, progress: float) -> float:
+        """The learning rate when a share ``progress`` (0 to 1) of the steps is behind."""
+        if self.schedule is Schedule.COSINE:
+            return self.lr * 0.5 * (1 + math.cos(math.pi * progress))
+        return self.lr * (1 - progress) if self.schedule is Schedule.LINEAR else self.lr

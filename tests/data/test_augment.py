@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from snncompress.data.augment import AUGMENTATIONS, mirror, translate
+
+
+def digits(dtype: torch.dtype = torch.uint8, channels: int = 2) -> Tensor:
+    return (torch.rand(6, channels, 7, 9, generator=torch.Generator().manual_seed(0)) * 255).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_translate_moves_every_image_by_its_own_vector(dtype: torch.dtype) -> None:
+    images, reach = digits(dtype), 2
+    down, right = torch.tensor([[0, 1, -1, 2, -2, 0], [0, 2, 1, -2, 0, -1]])
+    moved = translate(images, down, right, reach)
+    for image, result, y, x in zip(images, moved, down.tolist(), right.tolist(), strict=True):
+        expected = torch.zeros_like(image)
+        expected[:, max(y, 0) : 7 + min(y, 0), max(x, 0) : 9 + min(x, 0)] = image[
+            :, max(-y, 0) : 7 + min(-y, 0), max(-x, 0) : 9 + min(-x, 0)
+        ]
+        assert torch.equal(result, expected)
+
+
+def test_translate_by_nothing_is_the_identity() -> None:
+    nothing = torch.zeros(6, dtype=torch.int64)
+    assert torch.equal(translate(digits(), nothing, nothing, 4), digits())
+
+
+def test_translate_there_and_back_keeps_an_image_with_empty_borders() -> None:
+    images = digits()
+    images[:, :, [0, 1, -1, -2]] = 0
+    images[:, :, :, [0, 1, -1, -2]] = 0
+    down, right = torch.randint(-2, 3, (2, 6))
+    there = translate(images, down, right, 2)
+    assert torch.equal(there.long().sum((1, 2, 3)), images.long().sum((1, 2, 3)))
+    assert torch.equal(translate(there, -down, -right, 2), images)
+
+
+def test_mirror_twice_is_the_identity_and_touches_only_the_chosen() -> None:
+    chosen = torch.tensor([True, False, True, False, False, True])
+    once = mirror(digits(), chosen)
+    assert torch.equal(once[~chosen], digits()[~chosen])
+    assert torch.equal(once[chosen], digits()[chosen].flip(3))
+    assert torch.equal(mirror(once, chosen), digits())
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_every_augmentation_keeps_shape_type_and_input_and_follows_the_seed(name: str, dtype: torch.dtype) -> None:
+    images = digits(dtype, channels=3)
+    original = images.clone()
+    torch.manual_seed(5)
+    first = AUGMENTATIONS[name](images)
+    torch.manual_seed(5)
+    assert torch.equal(AUGMENTATIONS[name](images), first)
+    assert first.shape == images.shape
+    assert first.dtype == dtype
+    assert torch.equal(images, original)
+
+
+@pytest.mark.parametrize("name", AUGMENTATIONS)
+def test_every_augmentation_runs_on_its_images_device(name: str) -> None:
+    assert AUGMENTATIONS[name](torch.empty(4, 3, 8, 8, device="meta")).device.type == "meta"
+
+
+def test_none_is_the_identity_and_the_others_move_something() -> None:
+    assert torch.equal(AUGMENTATIONS["none"](digits()), digits())
+    assert not torch.equal(AUGMENTATIONS["shift"](digits()), digits())
+    assert not torch.equal(AUGMENTATIONS["crop-flip"](digits()), digits())
+
+
+def test_shift_reaches_two_pixels_and_no_further() -> None:
+    images = torch.zeros(500, 1, 9, 9)
+    images[:, :, 4, 4] = 1
+    rows, columns = AUGMENTATIONS["shift"](images).nonzero()[:, 2:].unbind(1)
+    assert len(rows) == 500
+    assert set(rows.tolist()) == set(columns.tolist()) == {2, 3, 4, 5, 6}
+
+
+def test_crop_flip_reaches_four_pixels_and_mirrors_about_half() -> None:
+    images = torch.zeros(500, 1, 13, 13)
+    images[:, :, 6, 6], images[:, :, 6, 7] = 1, 2
+    result = AUGMENTATIONS["crop-flip"](images)
+    columns = (result == 1).nonzero()[:, 3]
+    assert set(columns.tolist()) == set(range(2, 11))
+    mirrored = (result == 1).flatten(1).int().argmax(1) > (result == 2).flatten(1).int().argmax(1)
+    assert 150 < int(mirrored.sum()) < 350
