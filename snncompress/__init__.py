@@ -1,3 +1,54 @@
-"""Makes PyTorch image classifiers smaller with stochastic neural networks."""
+"""Makes PyTorch image classifiers smaller with stochastic neural networks.
+
+import snncompress
+
+data = snncompress.load_data("mnist-sample")
+run = snncompress.load("lenet5", classes=data.classes, input_shape=data.image_shape, normalize="mnist")
+run = snncompress.training(run, data, snncompress.TrainOptions(epochs=5), method="se-snn")
+small = snncompress.pruning(run, data, snncompress.PruneOptions(target_flops="10%"))
+snncompress.export_onnx(small, "small.onnx")
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from snncompress.data.sources import load_data as load_data
+    from snncompress.evaluation.accuracy import evaluate as evaluate
+    from snncompress.exporting.onnx import export_onnx as export_onnx
+    from snncompress.measure.cost import measure_cost as measure_cost
+    from snncompress.noise.attach import attach as attach
+    from snncompress.pruning.options import PruneOptions as PruneOptions
+    from snncompress.pruning.pipeline import preview as preview
+    from snncompress.pruning.pipeline import prune as prune
+    from snncompress.run import load as load
+    from snncompress.run import wrap as wrap
+    from snncompress.training.loop import train as train
+    from snncompress.training.options import TrainOptions as TrainOptions
+
+# The public verbs and where they live: imported when they are used, so that `snncompress --help` needs no torch.
+_PUBLIC = {
+    "PruneOptions": "pruning.options",
+    "TrainOptions": "training.options",
+    "attach": "noise.attach",
+    "evaluate": "evaluation.accuracy",
+    "export_onnx": "exporting.onnx",
+    "load": "run",
+    "load_data": "data.sources",
+    "measure_cost": "measure.cost",
+    "preview": "pruning.pipeline",
+    "prune": "pruning.pipeline",
+    "train": "training.loop",
+    "wrap": "run",
+}
+__all__ = sorted(_PUBLIC)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'snncompress' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"snncompress.{_PUBLIC[name]}"), name)

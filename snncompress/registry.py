@@ -25,7 +25,7 @@ KINDS = {
     "models": ("models", "model"),
     "data": ("data", "data set"),
     "methods": ("noise", "method"),
-    "criteria": ("prune.criteria", "criterion"),
+    "criteria": ("pruning.criteria", "criterion"),
 }
 ENTRY = re.compile(r"^``([a-z0-9][a-z0-9-]*)``: (.+)$", re.MULTILINE)
 

@@ -65,7 +65,7 @@ class Run:
     normalization: Normalization
     classes: tuple[str, ...] = ()
     source: ModelSource | None = None
-    original: dict[str, int] = field(default_factory=dict)
+    original: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     noise: NoiseRecord | None = None
@@ -84,8 +84,8 @@ class Run:
         return noise
 
 
-def count_model(model: nn.Module, input_shape: tuple[int, int, int]) -> dict[str, int]:
-    """The counts to which percentages of a pruned model refer."""
+def count_model(model: nn.Module, input_shape: tuple[int, int, int]) -> dict[str, Any]:
+    """The counts to which percentages of a pruned model refer, and the neurons of each layer."""
     cost = measure_cost(model, input_shape)
     return {
         "weights": cost.parameters,  # zeros of a fresh model included: training fills them
@@ -93,6 +93,7 @@ def count_model(model: nn.Module, input_shape: tuple[int, int, int]) -> dict[str
         "flops": cost.flops,
         "memory": cost.memory,
         "bytes": state_bytes(model),
+        "neurons": {layer.name: layer.neurons for layer in cost.layers if layer.neurons},
     }
 
 

@@ -17,20 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snncompress.evaluate.accuracy import Evaluation
+from snncompress.evaluation.accuracy import Evaluation
 from snncompress.progress import Progress
-from snncompress.prune.allocation import Widths, compete, propose, trials_of
-from snncompress.prune.coupling import Group
-from snncompress.prune.dead import check_exact, find_dead, outputs
-from snncompress.prune.options import Allocation, PruneOptions
-from snncompress.prune.scoring import ScoreRequest, rank
-from snncompress.prune.subject import Subject
+from snncompress.pruning.allocation import Widths, compete, propose, trials_of
+from snncompress.pruning.coupling import Group
+from snncompress.pruning.dead import check_exact, find_dead, outputs
+from snncompress.pruning.options import Allocation, PruneOptions
+from snncompress.pruning.scoring import ScoreRequest, rank
+from snncompress.pruning.subject import Subject
 from snncompress.run_folder import RunFolder
-from snncompress.train.batchnorm import reestimate
-from snncompress.train.feed import Cursor, Feed
-from snncompress.train.interrupt import Interrupt, interrupted
-from snncompress.train.learner import Learner, part
-from snncompress.train.loop import SHOW_EVERY, validate
+from snncompress.training.batchnorm import reestimate
+from snncompress.training.feed import Cursor, Feed
+from snncompress.training.interrupt import Interrupt, interrupted
+from snncompress.training.learner import Learner, part
+from snncompress.training.loop import SHOW_EVERY, validate
 
 SCORED_BATCHES = 2  # of 1,000 images: importance changes little from round to round
 JUDGE_EVERY = 0.95  # validate when the multiplications have fallen to this share since the last time

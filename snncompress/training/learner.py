@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from snncompress.errors import TrainingDivergedError
 from snncompress.noise.attach import Noise
-from snncompress.train.options import OptimizerName, TrainOptions
+from snncompress.training.options import OptimizerName, TrainOptions
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -13,18 +13,18 @@ import torch
 from snncompress.data.dataset import Dataset
 from snncompress.errors import TargetError
 from snncompress.progress import Progress
-from snncompress.prune.allocation import shrink_to
-from snncompress.prune.dead import find_dead
-from snncompress.prune.neurons import Pruner
-from snncompress.prune.options import PruneOptions
-from snncompress.prune.subject import Subject
-from snncompress.prune.targets import parse_target
+from snncompress.pruning.allocation import shrink_to
+from snncompress.pruning.dead import find_dead
+from snncompress.pruning.neurons import Pruner
+from snncompress.pruning.options import PruneOptions
+from snncompress.pruning.subject import Subject
+from snncompress.pruning.targets import parse_target
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
-from snncompress.train.feed import Feed, UserBatches, make_feed, pick_device
-from snncompress.train.interrupt import watch_interrupt
-from snncompress.train.learner import Loss
-from snncompress.train.options import TrainOptions
+from snncompress.training.feed import Feed, UserBatches, make_feed, pick_device
+from snncompress.training.interrupt import watch_interrupt
+from snncompress.training.learner import Loss
+from snncompress.training.options import TrainOptions
 
 
 def prune(

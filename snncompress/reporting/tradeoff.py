@@ -9,7 +9,7 @@ from typing import Any
 
 from snncompress.errors import UsageError
 from snncompress.files import write_bytes
-from snncompress.report.table import format_flops
+from snncompress.reporting.table import format_flops
 
 # Okabe and Ito's palette, told apart by people with any kind of colour vision; the marks differ in form too.
 BLUE, VERMILLION, GREY = "#0072B2", "#D55E00", "#666666"

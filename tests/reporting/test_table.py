@@ -14,9 +14,9 @@ from torch import nn
 
 from snncompress.errors import RunError, UsageError
 from snncompress.measure.cost import measure_cost, state_bytes
-from snncompress.report.rows import Row, make_row, original_row
-from snncompress.report.table import Format, format_bytes, format_flops, render, rows_json
-from snncompress.report.tradeoff import plot_tradeoff
+from snncompress.reporting.rows import Row, make_row, original_row
+from snncompress.reporting.table import Format, format_bytes, format_flops, render, rows_json
+from snncompress.reporting.tradeoff import plot_tradeoff
 
 KEYS = [
     *("name", "error", "weights", "weights_percent", "flops", "flops_percent"),

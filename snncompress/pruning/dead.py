@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from snncompress.errors import SnncompressError
 from snncompress.progress import Progress
-from snncompress.prune.coupling import Group
-from snncompress.train.feed import AnyBatches
+from snncompress.pruning.coupling import Group
+from snncompress.training.feed import AnyBatches
 
 EXACT = 1e-5  # of the largest logit: what another order of summation may change
 

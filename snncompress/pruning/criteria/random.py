@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from snncompress.prune.scoring import ScoreRequest
+from snncompress.pruning.scoring import ScoreRequest
 
 
 def score(request: ScoreRequest) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from snncompress.noise.attach import Noise
-from snncompress.prune.coupling import Group
+from snncompress.pruning.coupling import Group
 
 
 @dataclass(frozen=True)

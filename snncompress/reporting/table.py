@@ -12,7 +12,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from snncompress.report.rows import Row
+from snncompress.reporting.rows import Row
 
 CONVENTIONS = (
     "Weights: non-zero ones, biases and batch-norm scales included, running statistics not.",

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from snncompress import __version__
 from snncompress.data.dataset import Normalization
 from snncompress.errors import ExportError, RunError, UsageError
-from snncompress.export import onnx as export
-from snncompress.export.onnx import ExportResult, export_onnx
+from snncompress.exporting import onnx as export
+from snncompress.exporting.onnx import ExportResult, export_onnx
 
 
 class Net(nn.Module):

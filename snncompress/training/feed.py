@@ -11,7 +11,7 @@ from torch import Tensor
 from snncompress.data.batches import Batches, IterableBatches
 from snncompress.data.dataset import Dataset, Normalization
 from snncompress.errors import UsageError
-from snncompress.train.options import TrainOptions
+from snncompress.training.options import TrainOptions
 
 EVALUATION_BATCH = 1000
 AnyBatches = Batches | IterableBatches

@@ -12,11 +12,11 @@ from snncompress.measure.cost import measure_cost
 from snncompress.models.channels import trace_channels
 from snncompress.models.shapes import record_shapes, restore
 from snncompress.noise.attach import Noise
-from snncompress.prune.compaction import compact
-from snncompress.prune.coupling import Group, find_groups
-from snncompress.prune.targets import FlopsModel
-from snncompress.train.learner import Learner, Loss, part
-from snncompress.train.options import TrainOptions
+from snncompress.pruning.compaction import compact
+from snncompress.pruning.coupling import Group, find_groups
+from snncompress.pruning.targets import FlopsModel
+from snncompress.training.learner import Learner, Loss, part
+from snncompress.training.options import TrainOptions
 
 
 class Subject:

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from snncompress import registry
 from snncompress.errors import UsageError
 from snncompress.noise.attach import Noise
-from snncompress.prune.coupling import Group
-from snncompress.train.feed import AnyBatches
+from snncompress.pruning.coupling import Group
+from snncompress.training.feed import AnyBatches
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from snncompress.prune.targets import FlopsModel
+from snncompress.pruning.targets import FlopsModel
 
 SPREAD = 0.6  # standard deviation of log s_l: rates between about 1/3 and 3
 Widths = dict[str, int]

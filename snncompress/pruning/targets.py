@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from snncompress.errors import TargetError
 from snncompress.measure.cost import Cost
 from snncompress.models.channels import ChannelGraph
-from snncompress.prune.coupling import Group
+from snncompress.pruning.coupling import Group
 
 UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}
 TARGET = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*([kmg]?|%)\s*$", re.IGNORECASE)

@@ -14,17 +14,17 @@ import torch
 from torch import nn
 
 from snncompress.data.dataset import Dataset
-from snncompress.evaluate.accuracy import Evaluation, evaluate
+from snncompress.evaluation.accuracy import Evaluation, evaluate
 from snncompress.noise.attach import Noise, attach
 from snncompress.noise.branch import Mode
 from snncompress.progress import Progress
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
-from snncompress.train.batchnorm import reestimate
-from snncompress.train.feed import AnyBatches, Cursor, Feed, UserBatches, make_feed, pick_device
-from snncompress.train.interrupt import interrupted, watch_interrupt
-from snncompress.train.learner import Learner, Loss
-from snncompress.train.options import TrainOptions
+from snncompress.training.batchnorm import reestimate
+from snncompress.training.feed import AnyBatches, Cursor, Feed, UserBatches, make_feed, pick_device
+from snncompress.training.interrupt import interrupted, watch_interrupt
+from snncompress.training.learner import Learner, Loss
+from snncompress.training.options import TrainOptions
 
 SHOW_EVERY = 10  # steps: reading the loss waits for the device
 OBSERVED_BATCHES = 5  # of 1,000 images: enough for the history's quartiles

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from snncompress.errors import DataError, ModelError
-from snncompress.evaluate.accuracy import Evaluation, evaluate
+from snncompress.evaluation.accuracy import Evaluation, evaluate
 from snncompress.progress import Progress
 
 LOGITS = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0], [0.0, 0.5]])

@@ -12,8 +12,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from snncompress.errors import UsageError
-from snncompress.prune.scoring import ScoreRequest
-from snncompress.train.loop import observe
+from snncompress.pruning.scoring import ScoreRequest
+from snncompress.training.loop import observe
 
 
 def score(request: ScoreRequest) -> dict[str, Tensor]:
