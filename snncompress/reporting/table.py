@@ -8,11 +8,12 @@ import io
 import json
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from snncompress.reporting.rows import Row
+if TYPE_CHECKING:  # printing needs no torch
+    from snncompress.reporting.rows import Row
 
 CONVENTIONS = (
     "Weights: non-zero ones, biases and batch-norm scales included, running statistics not.",

@@ -1,0 +1,5 @@
+"""``python -m snncompress``."""
+
+from snncompress.cli import main
+
+main()

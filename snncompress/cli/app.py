@@ -1,0 +1,53 @@
+"""All commands together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from snncompress import __version__
+from snncompress.cli.demo import demo
+from snncompress.cli.evaluate import evaluate
+from snncompress.cli.export import export
+from snncompress.cli.list import list_
+from snncompress.cli.prune import prune
+from snncompress.cli.report import report
+from snncompress.cli.train import train
+
+app = typer.Typer(
+    name="snncompress",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command, name in (
+    (train, "train"),
+    (prune, "prune"),
+    (report, "report"),
+    (export, "export"),
+    (evaluate, "evaluate"),
+    (list_, "list"),
+    (demo, "demo"),
+):
+    app.command(name)(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"snncompress {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Makes PyTorch image classifiers smaller with stochastic neural networks.
+
+    Start with: snncompress demo
+    """

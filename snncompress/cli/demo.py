@@ -1,0 +1,64 @@
+"""``snncompress demo``."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from snncompress.cli import options as o
+from snncompress.errors import SnncompressError, UsageError
+
+
+def commands(out: Path) -> list[list[str]]:
+    """The demo is nothing but these commands."""
+    plain, noisy, small, scratch = (str(out / name) for name in ("plain", "noisy", "small", "small-from-scratch"))
+    return [
+        ["train", "lenet5", "--data", "mnist-sample", "--method", "none", "--epochs", "8", "--out", plain],
+        ["train", plain, "--method", "se-snn", "--epochs", "8", "--out", noisy],
+        ["prune", noisy, "--target-flops", "10%", "--candidates", "4", "--finetune-steps", "10",
+         "--final-epochs", "15", "--augment", "shift", "--out", small],
+        ["train", small, "--from-scratch", "--method", "none", "--epochs", "30", "--augment", "shift",
+         "--out", scratch],
+        ["report", plain, small, scratch],
+        ["report", small, "--quiet", "--layers", "--plot", str(out / "tradeoff.png")],
+        ["export", small, "--with-normalization", "--out", str(out / "small.onnx")],
+    ]  # fmt: skip
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder for everything that the demo makes.")] = Path("demo"),
+    force: o.Force = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Goes the whole way on the embedded sample of MNIST: train, prune, report, export; about two minutes.
+
+    Example:
+        snncompress demo --out demo
+    """
+    from snncompress.cli.app import app
+
+    if out.exists():
+        if not force:
+            raise UsageError(f"{out} exists; choose another --out, or add --force")
+        if any(out.iterdir()) and not (out / "plain" / "run.json").exists():
+            raise UsageError(f"{out} was not made by the demo, so --force does not replace it; choose another --out")
+        shutil.rmtree(out)
+    began = time.monotonic()
+    for command in commands(out):
+        print(f"\n$ snncompress {shlex.join(command)}", flush=True)
+        code = app(args=command + (["--quiet"] if quiet else []), prog_name="snncompress", standalone_mode=False)
+        if code:
+            raise SnncompressError(f"the demo stopped at: snncompress {shlex.join(command)}")
+    print(
+        f"\nDone in {time.monotonic() - began:.0f} s. {out / 'small.onnx'} is the compact model, ready for onnxruntime;"
+        f"\n{out / 'tradeoff.png'} shows what each FLOP less has cost. Next, your own model:\n"
+        f"\n  snncompress train my_net.py:build --checkpoint my_net.pth --data folder:my_images --out runs/noisy"
+        f"\n  snncompress prune runs/noisy --target-flops 30% --max-drop 0.5 --out runs/small"
+        f"\n  snncompress export runs/small --out small.onnx"
+    )

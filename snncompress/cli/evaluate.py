@@ -1,0 +1,63 @@
+"""``snncompress evaluate``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from snncompress.cli import options as o
+
+
+class Split(StrEnum):
+    """Parts of a data set."""
+
+    TEST = "test"
+    VALIDATION = "validation"
+    TRAIN = "train"
+
+
+def evaluate(
+    source: o.Source,
+    data: o.Data = None,
+    split: Annotated[Split, typer.Option(help="Which images.", rich_help_panel=o.DATA)] = Split.TEST,
+    checkpoint: o.Checkpoint = None,
+    model_arg: o.ModelArg = None,
+    normalize: o.Normalize = None,
+    trust_source: o.TrustSource = False,
+    data_root: o.DataRoot = None,
+    download: o.Download = False,
+    image_size: o.ImageSize = None,
+    device: o.Device = "auto",
+    config: o.Config = None,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Measures error and negative log-likelihood of the deterministic model.
+
+    Examples:
+        snncompress evaluate runs/small
+
+        snncompress evaluate resnet56 --checkpoint resnet56.th --data cifar10 --normalize imagenet
+    """
+    from snncompress.cli.measuring import evaluate_split
+    from snncompress.cli.opening import Request, open_run
+    from snncompress.cli.render import print_json
+    from snncompress.cli.screen import Screen
+
+    request = Request(
+        source, checkpoint, o.pairs(model_arg, "--model-arg"), None, normalize, trust_source,
+        data, data_root, download, image_size, device,
+    )  # fmt: skip
+    opened = open_run(request)
+    with Screen(quiet) as screen:
+        result = evaluate_split(opened, split, device, screen)
+    if json:
+        print_json({"error": result.error, "nll": result.nll, "samples": result.samples, "split": str(split)})
+    else:
+        print(
+            f"{opened.run.name}: error {result.error:.2f}%, accuracy {100 - result.error:.2f}%, "
+            f"NLL {result.nll:.4f} on {result.samples:,} {split} images of {opened.need_data().name}"
+        )

@@ -1,0 +1,38 @@
+"""``snncompress list``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from snncompress import registry
+from snncompress.cli import options as o
+
+Kind = StrEnum("Kind", {kind.upper(): kind for kind in registry.KINDS})  # type: ignore[misc]
+MORE = {
+    "models": "Also: torchvision:NAME (any classifier there), and path/to/my_net.py:function.",
+    "methods": "Also: none (plain training).",
+}
+
+
+def list_(kind: Kind, json: o.Json = False) -> None:
+    """Lists the models, data, methods or criteria there are.
+
+    Example:
+        snncompress list models
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from snncompress.cli.render import print_json
+
+    found = registry.entries(kind)
+    if json:
+        print_json([{"name": entry.name, "summary": entry.summary} for entry in found.values()])
+        return
+    table = Table.grid(padding=(0, 2))
+    for entry in found.values():
+        table.add_row(entry.name, entry.summary)
+    console = Console(highlight=False, soft_wrap=False)
+    console.print(table)
+    if kind in MORE:
+        console.print(f"\n{MORE[kind]}")

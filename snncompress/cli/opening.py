@@ -1,0 +1,136 @@
+"""From what the user typed to a run and its data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from snncompress.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from snncompress.data.batches import Batches
+    from snncompress.data.dataset import Dataset
+    from snncompress.run import Run
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which model and which data; see ``options.py`` for the options of the same names."""
+
+    source: str
+    checkpoint: Path | None = None
+    model_arg: dict[str, Any] | None = None
+    input_shape: tuple[int, int, int] | None = None
+    normalize: str | None = None
+    trust_source: bool = False
+    data: str | None = None
+    data_root: Path | None = None
+    download: bool = False
+    image_size: int | None = None
+    device: str = "auto"
+    seed: int = 0  # of the validation split, where the run does not say
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run and, where it was asked for or is known, its data."""
+
+    run: Run
+    data: Dataset | None
+
+    def need_data(self) -> Dataset:
+        """The data, or an error that says how to name it."""
+        if self.data is None:
+            raise UsageError("which data? give --data (see `snncompress list data`)")
+        return self.data
+
+    def batches(self, split: str, device: str) -> Batches:
+        """Evaluation batches of a split, normalized as the run says."""
+        from snncompress.data.batches import Batches
+        from snncompress.training.feed import EVALUATION_BATCH, pick_device
+
+        data = self.need_data()
+        images = {"test": data.test, "validation": data.validation, "train": data.train}[split]
+        if images is None:
+            raise DataError(f"{data.name} has no {split} images; use --split validation")
+        return Batches(images, EVALUATION_BATCH, self.run.normalization, device=pick_device(device))
+
+    def images(self, count: int) -> Tensor | None:
+        """A few validation images as floats 0..1, on the CPU."""
+        import torch
+
+        from snncompress.data.dataset import to_float
+
+        if self.data is None:
+            return None
+        images, _ = self.data.validation.batch(torch.arange(min(count, len(self.data.validation))))
+        return to_float(images).cpu()
+
+
+def open_run(request: Request, *, with_data: bool = True) -> Opened:
+    """Loads the model and, unless ``with_data`` is false, the data that was named or that the run was trained on."""
+    from snncompress.run import load
+
+    is_run = (Path(request.source) / "run.json").is_file()
+    if is_run:
+        run = load(
+            request.source, checkpoint=request.checkpoint, normalize=request.normalize, trust=request.trust_source
+        )
+        data = _data_of_run(run, request) if with_data else None
+    else:
+        data = _load(request, {}) if with_data and request.data else None
+        run = load(
+            request.source,
+            checkpoint=request.checkpoint,
+            arguments=request.model_arg,
+            classes=() if data is None else data.classes,
+            input_shape=request.input_shape if data is None else data.image_shape,
+            normalize=request.normalize,
+        )
+        if data is not None:
+            run = replace(run, data=_settings(request), normalization=data.normalization)
+    if data is not None:
+        _check_fit(run, data)
+    return Opened(run, data)
+
+
+def _settings(request: Request) -> dict[str, Any]:
+    """What a run remembers about its data."""
+    root = None if request.data_root is None else str(request.data_root.resolve())
+    return {"name": request.data, "root": root, "seed": request.seed, "image_size": request.image_size}
+
+
+def _load(request: Request, known: dict[str, Any]) -> Dataset:
+    from snncompress.data.sources import load_data
+    from snncompress.training.feed import pick_device
+
+    return load_data(
+        request.data or known["name"],
+        root=request.data_root or known.get("root"),
+        download=request.download,
+        normalize=request.normalize,
+        seed=known.get("seed", request.seed),
+        device=pick_device(request.device),
+        image_size=request.image_size or known.get("image_size"),
+    )
+
+
+def _data_of_run(run: Run, request: Request) -> Dataset | None:
+    if request.data is None and not run.data:
+        return None
+    return _load(request, run.data)
+
+
+def _check_fit(run: Run, data: Dataset) -> None:
+    if data.image_shape != run.input_shape:
+        have, want = ("×".join(map(str, s)) for s in (data.image_shape, run.input_shape))
+        raise DataError(
+            f"{data.name} has images of {have}, but {run.name} takes {want}; give --image-size or other data"
+        )
+    if run.classes and len(run.classes) != len(data.classes):
+        raise DataError(
+            f"{data.name} has {len(data.classes)} classes, but {run.name} knows {len(run.classes)}; give its own data"
+        )

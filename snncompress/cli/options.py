@@ -1,0 +1,129 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from snncompress.errors import UsageError, unknown_name
+
+MODEL, DATA, OUTPUT = "Model", "Data", "Output"
+
+
+def read_recipe(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Makes the values of a TOML file the defaults of this command's options."""
+    if path is None:
+        return None
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(f"no such recipe: {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise UsageError(f"{path} is not a recipe: {error}") from None
+    known = {parameter.name for parameter in ctx.command.params if parameter.name}
+    defaults: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise unknown_name(f"option in {path}", key, (other.replace("_", "-") for other in known))
+        defaults[name] = [f"{k}={v}" for k, v in value.items()] if isinstance(value, dict) else value
+    ctx.default_map = {**(ctx.default_map or {}), **defaults}
+    return path
+
+
+def pairs(texts: list[str] | None, option: str) -> dict[str, Any]:
+    """key=value texts as a dictionary; values are JSON where they can be, else text."""
+    found: dict[str, Any] = {}
+    for text in texts or []:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{option} '{text}' is not of the form key=value")
+        try:
+            found[key.replace("-", "_")] = json.loads(value)
+        except ValueError:
+            found[key.replace("-", "_")] = value
+    return found
+
+
+def shape(text: str | None) -> tuple[int, int, int] | None:
+    """3x32x32 as numbers."""
+    if text is None:
+        return None
+    try:
+        channels, height, width = (int(part) for part in text.lower().replace("×", "x").split("x"))
+    except ValueError:
+        raise UsageError(f"--input-shape '{text}' is not of the form 3x32x32") from None
+    if min(channels, height, width) < 1:
+        raise UsageError(f"--input-shape '{text}' needs numbers above 0")
+    return channels, height, width
+
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        show_default=False,
+        help="A run directory; or a model: lenet5 (see snncompress list models), torchvision:resnet18, "
+        "path/to/my_net.py:build.",
+    ),
+]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(help="Weights for a model: .safetensors, .pt, .pth, .th.", rich_help_panel=MODEL, show_default=False),
+]
+ModelArg = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE", help="An argument of the model's builder; repeatable.", rich_help_panel=MODEL,
+        show_default=False,
+    ),
+]  # fmt: skip
+InputShape = Annotated[
+    str | None,
+    typer.Option(metavar="CxHxW", help="Image shape, where no data tells it.", rich_help_panel=MODEL),
+]
+Normalize = Annotated[
+    str | None,
+    typer.Option(help="mnist, cifar10, imagenet, none or MEAN/STD; else the data set's own.", rich_help_panel=MODEL),
+]
+TrustSource = Annotated[
+    bool,
+    typer.Option("--trust-source", help="Run a run's source file even if it has changed since.", rich_help_panel=MODEL),
+]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="mnist-sample, mnist, cifar10, `folder:PATH`, `npz:PATH`, ... (see snncompress list data); "
+        "a run knows its own.",
+        rich_help_panel=DATA,
+        show_default=False,
+    ),
+]
+DataRoot = Annotated[
+    Path | None,
+    typer.Option(help="Where data sets are; else $SNNCOMPRESS_DATA, else ./data.", rich_help_panel=DATA),
+]
+Download = Annotated[bool, typer.Option("--download", help="Fetch the data set if missing.", rich_help_panel=DATA)]
+ImageSize = Annotated[int | None, typer.Option(help="Resize images to this height and width.", rich_help_panel=DATA)]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing --out.", rich_help_panel=OUTPUT)]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on where the run in --out was interrupted.", rich_help_panel=OUTPUT)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no messages.", rich_help_panel=OUTPUT)]
+Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback on failure.", rich_help_panel=OUTPUT)]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        callback=read_recipe, is_eager=True, help="A TOML file with the same options; the command line wins.",
+        show_default=False,
+    ),
+]  # fmt: skip
+SaveEvery = Annotated[
+    float, typer.Option(help="Seconds between two saves of the state.", rich_help_panel=OUTPUT, min=0.0)
+]

@@ -1,0 +1,54 @@
+"""Results on stdout, for a person or, with ``--json``, for a script."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from snncompress.pruning.pipeline import Preview
+    from snncompress.run import Run
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    print(json_module.dumps(value, indent=2, ensure_ascii=False))
+
+
+def show_run(run: Run, json: bool) -> None:
+    """What ``train`` and ``prune`` have made."""
+    from snncompress.reporting.rows import make_row
+    from snncompress.reporting.table import format_flops
+
+    validation = run.metrics.get("validation", {})
+    row = make_row(run.name, run.model, run.input_shape, run.original, validation.get("error"))
+    plan = run.plan or {}
+    if json:
+        result = {"run": str(run.path), "name": run.name, "validation_error": row.error}
+        result |= {key: getattr(row, key) for key in ("weights", "weights_percent", "flops", "flops_percent")}
+        result |= {key: plan[key] for key in ("target", "removed_dead", "logit_change", "stopped") if key in plan}
+        print_json(result)
+        return
+    if plan.get("stopped"):
+        print(f"stopped before the target: {plan['stopped']}; this is the last model within the budget")
+    elif plan.get("target") and plan["points"][0]["flops"] <= plan["target"]:
+        print("the model met the target already: only dead neurons were removed")
+    error = "" if row.error is None else f", validation error {row.error:.2f}%"
+    print(
+        f"{run.path}: {format_flops(row.flops)} FLOPs ({row.flops_percent:.2f}%), "
+        f"{row.weights:,} weights ({row.weights_percent:.2f}%){error}"
+    )
+
+
+def show_preview(plan: Preview, json: bool) -> None:
+    """What ``prune --dry-run`` found."""
+    from tabulate import tabulate
+
+    if json:
+        print_json(plan.to_json())
+        return
+    rows = [(name, width, plan.planned[name]) for name, width in plan.widths.items()]
+    print(tabulate(rows, ["layer", "neurons", "planned"]))
+    target = "" if plan.target is None else f", target {plan.target:,}"
+    print(f"\n{plan.dead} of {plan.neurons} neurons never fire.")
+    print(f"FLOPs: {plan.flops:,} now, {plan.planned_flops:,} planned{target}.")

@@ -1,0 +1,133 @@
+"""``snncompress report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from snncompress.cli import options as o
+from snncompress.errors import DataError
+from snncompress.reporting.table import Format, render, rows_json
+
+if TYPE_CHECKING:
+    from snncompress.cli.opening import Opened, Request
+    from snncompress.cli.screen import Screen
+    from snncompress.reporting.rows import Row
+    from snncompress.run import Run
+
+
+def report(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SOURCE...", show_default=False, help="Runs, or models as in `train`.")
+    ],
+    layers: Annotated[bool, typer.Option("--layers", help="What each layer costs, too.")] = False,
+    format: Annotated[Format, typer.Option(rich_help_panel=o.OUTPUT)] = Format.TEXT,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw error against FLOPs of a pruned run (PNG).", rich_help_panel=o.OUTPUT)
+    ] = None,
+    data: o.Data = None,
+    checkpoint: o.Checkpoint = None,
+    model_arg: o.ModelArg = None,
+    input_shape: o.InputShape = None,
+    normalize: o.Normalize = None,
+    trust_source: o.TrustSource = False,
+    data_root: o.DataRoot = None,
+    image_size: o.ImageSize = None,
+    device: o.Device = "auto",
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Shows size, FLOPs, memory and test error, the original beside the compressed.
+
+    The test error is measured once, if the run's data are there, and kept in the run.
+
+    Examples:
+        snncompress report runs/plain runs/small --layers
+
+        snncompress report lenet5 --json
+    """
+    from snncompress.cli.opening import Request
+    from snncompress.cli.render import print_json
+    from snncompress.cli.screen import Screen
+
+    chosen = Format.JSON if json else format
+    rows: list[Row] = []
+    last: Run | None = None
+    with Screen(quiet) as screen:
+        for source in sources:
+            request = Request(
+                source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,
+                data, data_root, False, image_size, device,
+            )  # fmt: skip
+            opened, error = _open(request, screen)
+            last = opened.run
+            rows += _rows(opened.run, error, rows, beside=chosen is not Format.JSON)
+    if plot is not None and last is not None:
+        _plot(last, plot)
+    if chosen is Format.JSON:
+        print_json(rows_json(rows))
+    else:
+        print(render(rows, chosen, layers))
+
+
+def _open(request: Request, screen: Screen) -> tuple[Opened, float | None]:
+    """The run and its test error, measured only if nobody has and the data are there."""
+    from snncompress.cli.measuring import evaluate_split
+    from snncompress.cli.opening import Opened, open_run
+
+    opened = open_run(request, with_data=False)
+    known = opened.run.metrics.get("test")
+    if known and request.data in (None, opened.run.data.get("name")):
+        return opened, known["error"]
+    try:
+        opened = open_run(request)
+    except DataError as error:
+        if request.data is not None:
+            raise
+        screen.message(f"{opened.run.name}: no test error, since its data are missing ({error})")
+        return opened, None
+    if opened.data is None or opened.data.test is None:
+        return Opened(opened.run, None), None
+    return opened, evaluate_split(opened, "test", request.device, screen).error
+
+
+def _rows(run: Run, error: float | None, shown: list[Row], beside: bool) -> list[Row]:
+    """The run's row, after its original's where that is another model that is not shown yet."""
+    from snncompress.reporting.rows import make_row, original_row
+
+    row = make_row(_label(run), run.model, run.input_shape, run.original, error, run.original["neurons"])
+    if not beside or row.flops == run.original["flops"] or any(r.flops == run.original["flops"] for r in shown):
+        return [row]
+    name = "original" if run.source is None else f"original {Path(run.source.name).name}"
+    return [original_row(name, run.original, _original_error(run)), row]
+
+
+def _label(run: Run) -> str:
+    return run.name if run.path is None else run.path.name
+
+
+def _original_error(run: Run) -> float | None:
+    """The test error of the model before pruning, if the run that it came from is there and knows it."""
+    from snncompress.run import read_header
+
+    parent = run.parent
+    error = None
+    while parent is not None and (Path(parent) / "run.json").is_file():
+        header = read_header(Path(parent))
+        error = header["metrics"].get("test", {}).get("error", error)
+        parent = header["parent"]
+    return error
+
+
+def _plot(run: Run, out: Path) -> None:
+    from snncompress.errors import UsageError
+    from snncompress.reporting.tradeoff import plot_tradeoff
+
+    if run.plan is None:
+        raise UsageError(f"--plot: {_label(run)} was not pruned, so there is no trade-off to draw")
+    points = [point for point in run.plan["points"] if "error" in point]
+    title = f"{run.name}: validation error against FLOPs while pruning"
+    plot_tradeoff(points, out, original_error=points[0]["error"] if points else None, title=title)
