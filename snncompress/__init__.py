@@ -1,12 +1,13 @@
 """Makes PyTorch image classifiers smaller with stochastic neural networks.
 
-import snncompress
+Example:
+    ::
 
-data = snncompress.load_data("mnist-sample")
-run = snncompress.load("lenet5", classes=data.classes, input_shape=data.image_shape, normalize="mnist")
-run = snncompress.training(run, data, snncompress.TrainOptions(epochs=5), method="se-snn")
-small = snncompress.pruning(run, data, snncompress.PruneOptions(target_flops="10%"))
-snncompress.export_onnx(small, "small.onnx")
+        data = snncompress.load_data("mnist-sample")
+        run = snncompress.load("lenet5", classes=data.classes, input_shape=data.image_shape, normalize="mnist")
+        run = snncompress.train(run, data, snncompress.TrainOptions(epochs=5), method="se-snn")
+        small = snncompress.prune(run, data, snncompress.PruneOptions(target_flops="10%"))
+        snncompress.export_onnx(small, "small.onnx")
 """
 
 from __future__ import annotations

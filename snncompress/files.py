@@ -5,31 +5,36 @@ from __future__ import annotations
 import errno
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from snncompress.errors import RunError
 
-META_KEY = "snncompress"  # where our JSON stands in a safetensors header
+META_KEY = "snncompress"  # where our JSON stands in a safetensors header; one key, since their order is random
+LEFTOVERS = ".*.*.tmp"
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def storage_error(path: Path, error: OSError) -> RunError:
     """One line for a file that could not be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         return RunError(f"cannot write {path}: the disk is full; make room, or choose another --out")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in FORBIDDEN:
         return RunError(f"cannot write {path}: permission denied; choose an --out folder that you may write to")
-    return RunError(f"cannot write {path}: {error.strerror or error}")
+    return RunError(f"cannot write {path}: {error.strerror or error}; choose another --out")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Replaces a file at once: a crash at any moment leaves the old or the new one."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # as LEFTOVERS says
     try:
         with beside.open("wb") as file:
             file.write(data)
@@ -42,8 +47,15 @@ def write_bytes(path: Path, data: bytes) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise storage_error(path, error) from error
+    finally:
+        beside.unlink(missing_ok=True)  # there after any failure, a second Ctrl-C too
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what processes that were killed while they wrote have left beside the files."""
+    for file in folder.glob(LEFTOVERS):
+        file.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -63,18 +75,38 @@ def read_json(path: Path) -> Any:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Any = None) -> None:
     """Writes tensors, and JSON-able data beside them, as one safetensors file."""
-    own = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    header = None if meta is None else {META_KEY: json.dumps(meta)}
-    write_bytes(path, safetensors.torch.save(own, metadata=header))
+    own: dict[str, Tensor] = {}
+    places = set()
+    for name, tensor in tensors.items():
+        own[name] = tensor.detach().cpu().contiguous()
+        if own[name].untyped_storage().data_ptr() in places:  # tied weights: safetensors wants each by itself
+            own[name] = own[name].clone()
+        places.add(own[name].untyped_storage().data_ptr())
+    header = json.dumps({"meta": meta, "crc32": _checksum(meta, own)})
+    write_bytes(path, safetensors.torch.save(own, metadata={META_KEY: header}))
+
+
+def _checksum(meta: Any, tensors: Mapping[str, Tensor]) -> str:
+    """Safetensors itself notices no flipped bit in its data."""
+    value = zlib.crc32(json.dumps(meta).encode())
+    for name, tensor in sorted(tensors.items()):
+        value = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), value)
+        value = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, value)
+    return f"{value:08x}"
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
     """Reads what ``write_tensors`` wrote."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
-            meta = json.loads((file.metadata() or {}).get(META_KEY, "null"))
-            return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if file.metadata() is None:  # put there by another program
+                return tensors, None
+            header = json.loads(file.metadata()[META_KEY])
+        if header["crc32"] != _checksum(header["meta"], tensors):
+            raise ValueError("its checksum does not fit its content")
+        return tensors, header["meta"]
     except FileNotFoundError:
         raise RunError(f"no such file: {path}") from None
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
+    except (safetensors.SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
         raise RunError(f"{path} is damaged ({error}); restore it, or run the command again with --force") from error

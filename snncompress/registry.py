@@ -27,7 +27,7 @@ KINDS = {
     "methods": ("noise", "method"),
     "criteria": ("pruning.criteria", "criterion"),
 }
-ENTRY = re.compile(r"^``([a-z0-9][a-z0-9-]*)``: (.+)$", re.MULTILINE)
+ENTRY = re.compile(r"^``([a-z0-9][a-z0-9-]*)``: (.+?)\.?$", re.MULTILINE)
 
 
 @dataclass(frozen=True)

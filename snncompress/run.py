@@ -27,6 +27,10 @@ from snncompress.models.sources import ModelSource, build, default_input_shape, 
 from snncompress.noise.attach import Noise, attach
 
 FORMAT = 1
+NEEDED = {  # what a run cannot be loaded without
+    "status", "name", "config", "source", "input_shape", "classes", "normalization", "data", "original", "metrics",
+    "noise", "parent", "shapes",
+}  # fmt: skip
 PROBE_TOLERANCE = 1e-3  # of the largest logit: other machines round differently, other models differ far more
 
 
@@ -57,6 +61,7 @@ class Run:
         config: the options of the command that made it.
         parent: the run that it was made from.
         path: its folder, if it has one.
+        checkpoint: the file that the weights of the first run in its line came from.
     """
 
     name: str
@@ -73,13 +78,15 @@ class Run:
     config: dict[str, Any] = field(default_factory=dict)
     parent: str | None = None
     path: Path | None = None
+    checkpoint: str | None = None
 
-    def attach_noise(self, model: nn.Module) -> Noise | None:
-        """Hangs the recorded branches on ``model``, a copy of the run's own."""
+    def attach_noise(self, model: nn.Module, options: Mapping[str, Any] | None = None) -> Noise | None:
+        """Hangs the recorded branches on ``model``, a copy of the run's own; ``options`` change recorded ones."""
         if self.noise is None:
             return None
         record = self.noise.json
-        noise = attach(model, record["method"], self.input_shape, record["options"], record["layers"])
+        chosen = {**record["options"], **(options or {})}
+        noise = attach(model, record["method"], self.input_shape, chosen, record["layers"])
         noise.load_state_dict(self.noise.tensors)
         return noise
 
@@ -163,7 +170,7 @@ def _build(
     if checkpoint is not None:
         load_checkpoint(model, checkpoint)
     run = wrap(model, shape, name=name, classes=classes)
-    return replace(run, source=source)
+    return replace(run, source=source, checkpoint=None if checkpoint is None else str(Path(checkpoint).resolve()))
 
 
 def save_run(run: Run, folder: Path, command: Sequence[str] = ()) -> Run:
@@ -188,6 +195,7 @@ def header(run: Run, status: str, command: Sequence[str]) -> dict[str, Any]:
         "command": list(command),
         "config": run.config,
         "source": None if run.source is None else run.source.to_json(),
+        "checkpoint": run.checkpoint,
         "input_shape": list(run.input_shape),
         "classes": list(run.classes),
         "normalization": {"mean": list(run.normalization.mean), "std": list(run.normalization.std)},
@@ -217,8 +225,8 @@ def store_metrics(run: Run, metrics: dict[str, Any]) -> Run:
 def read_header(folder: Path) -> dict[str, Any]:
     """``run.json`` of a finished or unfinished run, checked for its format."""
     content: dict[str, Any] = read_json(folder / "run.json")
-    if not isinstance(content, dict) or "format" not in content:
-        raise RunError(f"{folder / 'run.json'} is not of snncompress")
+    if not isinstance(content, dict) or not isinstance(content.get("format"), int):
+        raise RunError(f"{folder / 'run.json'} is damaged or not of snncompress; restore it, or make the run again")
     if content["format"] > FORMAT:
         raise RunError(f"{folder} was written by a newer snncompress (format {content['format']}); upgrade to read it")
     return content
@@ -226,6 +234,10 @@ def read_header(folder: Path) -> dict[str, Any]:
 
 def _load_folder(folder: Path, fresh: nn.Module | None, trust: bool) -> Run:
     content = read_header(folder)
+    if missing := NEEDED.difference(content):
+        raise RunError(
+            f"{folder / 'run.json'} is damaged: it lacks '{min(missing)}'; restore it, or make the run again"
+        )
     if content["status"] != "complete":
         raise RunError(f"{folder} is not finished; repeat its command with --resume")
     source = None if content["source"] is None else ModelSource.from_json(content["source"])
@@ -255,6 +267,7 @@ def _load_folder(folder: Path, fresh: nn.Module | None, trust: bool) -> Run:
         config=content["config"],
         parent=content["parent"],
         path=folder,
+        checkpoint=content.get("checkpoint"),
     )
 
 

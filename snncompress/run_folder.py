@@ -7,17 +7,39 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from torch import Tensor
 
 from snncompress.errors import RunError, UsageError
-from snncompress.files import read_tensors, storage_error, write_bytes, write_json, write_tensors
+from snncompress.files import (
+    LEFTOVERS,
+    read_tensors,
+    remove_leftovers,
+    storage_error,
+    write_bytes,
+    write_json,
+    write_tensors,
+)
 from snncompress.run import Run, header, read_header, save_run
+
+# What may differ when a run is resumed: a smaller learning rate is the way on from a loss that became NaN.
+FREE = ("lr",)
+# What a resumed run has in common with its beginning, beside its options: (entry of run.json, in words).
+COMMON = (
+    ("data", "data"),
+    ("source", "model"),
+    ("checkpoint", "checkpoint"),
+    ("parent", "run to start from"),
+    ("normalization", "normalization"),
+)
 
 
 class RunFolder:
     """Where ``train`` and ``prune`` leave their state, so that a crash at any moment loses little.
+
+    As a context manager, it removes the folder of a run that fails before its first state: nothing is half written.
 
     Args:
         path: the folder; None keeps nothing (use from Python).
@@ -31,6 +53,14 @@ class RunFolder:
         self.save_every = save_every
         self.history: list[dict[str, Any]] = []
         self._saved_at = time.monotonic()
+        self._worthless = False  # made by us, and without a state
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None and self._worthless and self.path is not None:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def start(self, run: Run, *, force: bool) -> None:
         """Makes the folder of a new run; an existing one only goes with ``force``."""
@@ -44,12 +74,13 @@ class RunFolder:
             self.path.mkdir(parents=True)
         except OSError as error:
             raise storage_error(self.path, error) from error
+        self._worthless = True
         write_json(self.path / "run.json", header(run, "running", self.command))
 
     def _may_replace(self, force: bool, run: Run) -> bool:
         assert self.path is not None
-        if self.path.is_dir() and not any(self.path.iterdir()):
-            return True
+        if self.path.is_dir() and all(file.match(LEFTOVERS) for file in self.path.iterdir()):
+            return True  # empty, but for what a killed process left
         if not force:
             return False
         if run.path is not None and run.path.resolve() == self.path.resolve():
@@ -58,27 +89,33 @@ class RunFolder:
             raise UsageError(f"{self.path} is not a run, so --force does not replace it; choose another --out")
         return True
 
-    def resume(self, config: dict[str, Any]) -> tuple[dict[str, Tensor], Any] | None:
-        """The saved state, with the history cut to it; None if the run had saved none yet."""
-        if self.path is None or not self.path.is_dir():
+    def resume(self, run: Run) -> tuple[dict[str, Tensor], Any] | None:
+        """The saved state, with the history cut to it; None if the run had saved none yet.
+
+        Args:
+            run: the run as ``start`` would write it; the one in the folder must have begun alike.
+        """
+        if self.path is None or not (self.path / "run.json").is_file():
             raise RunError(f"nothing to resume: there is no run in {self.path}; leave --resume out")
         content = read_header(self.path)
         if content["status"] == "complete":
-            raise RunError(f"{self.path} is finished; nothing to resume")
-        differing = [key for key, value in config.items() if content["config"].get(key) != value]
-        if differing:
-            key = differing[0]
-            raise UsageError(
-                f"--resume with another {key.replace('_', '-')}: the run has {content['config'].get(key)}, "
-                f"the command {config[key]}; use the run's"
-            )
+            raise RunError(f"{self.path} is finished; there is nothing to resume")
+        _check_same(content, header(run, "running", ()))
+        remove_leftovers(self.path)
         state = self.path / "state.safetensors"
         saved = read_tensors(state) if state.exists() else None
-        history = self.path / "history.jsonl"
-        lines = history.read_text(encoding="utf-8").splitlines() if history.exists() else []
-        self.history = [json.loads(line) for line in lines[: saved[1]["history"] if saved else 0]]
-        write_bytes(history, "".join(json.dumps(record) + "\n" for record in self.history).encode())
+        self._cut_history(saved[1]["history"] if saved else 0)
         return saved
+
+    def _cut_history(self, length: int) -> None:
+        assert self.path is not None
+        file = self.path / "history.jsonl"
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines() if length else []
+            self.history = [json.loads(line) for line in lines[:length]]
+        except (OSError, ValueError) as error:
+            raise RunError(f"{file} is damaged ({error}); run the command again with --force") from error
+        write_bytes(file, "".join(json.dumps(record) + "\n" for record in self.history).encode())
 
     def record(self, entry: dict[str, Any]) -> None:
         """Appends a line to the history."""
@@ -99,6 +136,7 @@ class RunFolder:
         """Writes the state, one file, at once."""
         if self.path is not None:
             write_tensors(self.path / "state.safetensors", tensors, {**meta, "history": len(self.history)})
+        self._worthless = False
         self._saved_at = time.monotonic()
 
     def finish(self, run: Run) -> Run:
@@ -107,4 +145,27 @@ class RunFolder:
             return run
         saved = save_run(run, self.path, self.command)
         (self.path / "state.safetensors").unlink(missing_ok=True)
+        remove_leftovers(self.path)
         return saved
+
+
+def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Refuses to resume a run with another beginning: the result would be neither run's."""
+    before, now = _flat(old["config"]), _flat(new["config"])
+    differing = [
+        (f"--{key.replace('_', '-')}", before.get(key), value)
+        for key, value in now.items()
+        if before.get(key) != value and key not in FREE
+    ]
+    differing += [(words, old.get(entry), new[entry]) for entry, words in COMMON if old.get(entry) != new[entry]]
+    if differing:
+        words, there, here = differing[0]
+        if isinstance(there, dict) and isinstance(here, dict):  # only what differs
+            odd = [key for key in here if there.get(key) != here[key]]
+            there, here = ({key: value.get(key) for key in odd} for value in (there, here))
+        raise UsageError(f"--resume with another {words}: the run has {there}, the command {here}; use the run's")
+
+
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
+    """The options of fine-tuning beside the others."""
+    return {**config, **config.get("training", {})} | {"training": None}

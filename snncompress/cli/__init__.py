@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 
@@ -14,7 +15,14 @@ from snncompress.errors import SnncompressError
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; a failure is one line on stderr and an exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    sys.exit(run(arguments))
+    code = run(arguments)
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # Python would try again at its end, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = _fail_by_system(error, arguments)
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -22,16 +30,19 @@ def run(arguments: list[str]) -> int:
     from snncompress.cli.app import app
 
     try:
-        code = app(args=arguments, prog_name="snncompress", standalone_mode=False)
+        code = app(args=arguments, obj=arguments, prog_name="snncompress", standalone_mode=False)
     except SnncompressError as error:
         return _fail(str(error), error.exit_code, arguments)
     except typer.TyperException as error:  # what Typer itself refuses: an unknown option, a missing argument
-        return _fail(f"{_text(error)} (see `snncompress {_command(arguments)}--help`)", 2, arguments)
+        text = _text(error)
+        return _fail(f"{text} (see `snncompress {_command(arguments)}--help`)", 2, arguments) if text else 2
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted", 130, arguments)
-    except BrokenPipeError:  # the reader of our output went away: `snncompress list models | head -1`
-        sys.stderr.close()
-        return 0
+        return _fail("interrupted; a run that had begun goes on with --resume", 130, arguments)
+    except OSError as error:
+        return _fail_by_system(error, arguments)
+    except Exception as error:  # a mistake of ours, or a model that fails in a way that nobody foresaw
+        text = f"{type(error).__name__}: {error}"
+        return _fail(f"{text} (unexpected; --debug shows where it comes from)", 1, arguments)
     return code if isinstance(code, int) else 0
 
 
@@ -43,10 +54,20 @@ def _fail(message: str, code: int, arguments: list[str]) -> int:
     return code
 
 
+def _fail_by_system(error: OSError, arguments: list[str]) -> int:
+    if isinstance(error, BrokenPipeError):  # the reader of our output went away: `snncompress list models | head -1`
+        return 0
+    where = f" ({error.filename})" if error.filename else ""
+    return _fail(f"{error.strerror or error}{where}; check the disk and its permissions", 1, arguments)
+
+
 def _text(error: Exception) -> str:
     form = getattr(error, "format_message", None)
     return str(form() if form else error).rstrip(".")
 
 
 def _command(arguments: list[str]) -> str:
-    return next((f"{word} " for word in arguments[:1] if not word.startswith("-")), "")
+    from snncompress.cli.app import app
+
+    names = [command.name for command in app.registered_commands]
+    return next((f"{word} " for word in arguments[:1] if word in names), "")

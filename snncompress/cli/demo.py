@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json as json_module
 import shlex
 import shutil
 import time
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,6 +36,7 @@ def commands(out: Path) -> list[list[str]]:
 def demo(
     out: Annotated[Path, typer.Option(help="The folder for everything that the demo makes.")] = Path("demo"),
     force: o.Force = False,
+    json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
@@ -42,19 +46,30 @@ def demo(
         snncompress demo --out demo
     """
     from snncompress.cli.app import app
+    from snncompress.cli.render import print_json
 
     if out.exists():
         if not force:
             raise UsageError(f"{out} exists; choose another --out, or add --force")
-        if any(out.iterdir()) and not (out / "plain" / "run.json").exists():
+        if out.is_file() or (any(out.iterdir()) and not (out / "plain" / "run.json").exists()):
             raise UsageError(f"{out} was not made by the demo, so --force does not replace it; choose another --out")
         shutil.rmtree(out)
     began = time.monotonic()
+    results: dict[str, Any] = {}
     for command in commands(out):
-        print(f"\n$ snncompress {shlex.join(command)}", flush=True)
-        code = app(args=command + (["--quiet"] if quiet else []), prog_name="snncompress", standalone_mode=False)
+        words = command + ["--quiet"] * quiet + ["--json"] * json
+        printed = io.StringIO()
+        if not json:
+            print(f"\n$ snncompress {shlex.join(command)}", flush=True)
+        with redirect_stdout(printed) if json else nullcontext():
+            code = app(args=words, obj=words, prog_name="snncompress", standalone_mode=False)
         if code:
             raise SnncompressError(f"the demo stopped at: snncompress {shlex.join(command)}")
+        if json:
+            results.setdefault(command[0], json_module.loads(printed.getvalue()))
+    if json:
+        print_json({name: results[name] for name in ("report", "export")})
+        return
     print(
         f"\nDone in {time.monotonic() - began:.0f} s. {out / 'small.onnx'} is the compact model, ready for onnxruntime;"
         f"\n{out / 'tradeoff.png'} shows what each FLOP less has cost. Next, your own model:\n"

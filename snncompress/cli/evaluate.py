@@ -52,7 +52,7 @@ def evaluate(
         data, data_root, download, image_size, device,
     )  # fmt: skip
     opened = open_run(request)
-    with Screen(quiet) as screen:
+    with Screen(quiet, json) as screen:
         result = evaluate_split(opened, split, device, screen)
     if json:
         print_json({"error": result.error, "nll": result.nll, "samples": result.samples, "split": str(split)})

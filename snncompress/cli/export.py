@@ -53,7 +53,7 @@ def export(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,
         data, data_root, False, image_size, "cpu",
     )  # fmt: skip
-    with Screen(quiet) as screen:
+    with Screen(quiet, json) as screen:
         screen.start("export", 1)
         try:
             opened = open_run(request)

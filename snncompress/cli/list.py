@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
+
+import typer
 
 from snncompress import registry
 from snncompress.cli import options as o
@@ -14,7 +17,12 @@ MORE = {
 }
 
 
-def list_(kind: Kind, json: o.Json = False) -> None:
+def list_(
+    kind: Annotated[Kind, typer.Argument(help="What to list.", show_default=False)],
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
     """Lists the models, data, methods or criteria there are.
 
     Example:

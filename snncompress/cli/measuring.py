@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+from snncompress.errors import RunError
 
 if TYPE_CHECKING:
     from snncompress.cli.opening import Opened
@@ -20,6 +23,7 @@ def evaluate_split(opened: Opened, split: str, device: str, progress: Progress) 
     run, batches = opened.run, opened.batches(split, device)
     result = evaluate(run.model.to(pick_device(device)), batches, progress, f"evaluate {run.name}")
     run.model.cpu()
-    if run.path is not None and run.data.get("name") == opened.need_data().name:
-        store_metrics(run, {split: asdict(result)})
+    if run.path is not None and opened.own:
+        with suppress(RunError):  # it is only a note: a run that others own may be evaluated, too
+            store_metrics(run, {split: asdict(result)})
     return result

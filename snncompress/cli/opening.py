@@ -36,10 +36,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Opened:
-    """A run and, where it was asked for or is known, its data."""
+    """A run and, where it was asked for or is known, its data.
+
+    Attributes:
+        own: whether data and normalization are those of the run, so that what is measured on them is the run's.
+    """
 
     run: Run
     data: Dataset | None
+    own: bool = False
 
     def need_data(self) -> Dataset:
         """The data, or an error that says how to name it."""
@@ -74,12 +79,16 @@ def open_run(request: Request, *, with_data: bool = True) -> Opened:
     """Loads the model and, unless ``with_data`` is false, the data that was named or that the run was trained on."""
     from snncompress.run import load
 
-    is_run = (Path(request.source) / "run.json").is_file()
-    if is_run:
+    request = replace(request, data=_absolute(request.data))
+    own = False
+    if is_run(request.source):
         run = load(
             request.source, checkpoint=request.checkpoint, normalize=request.normalize, trust=request.trust_source
         )
-        data = _data_of_run(run, request) if with_data else None
+        own = is_own(run, request)
+        data = _load(request, run.data) if with_data and (request.data or run.data) else None
+        if data is not None:
+            run = replace(run, data=_settings(request, run.data))
     else:
         data = _load(request, {}) if with_data and request.data else None
         run = load(
@@ -91,16 +100,41 @@ def open_run(request: Request, *, with_data: bool = True) -> Opened:
             normalize=request.normalize,
         )
         if data is not None:
-            run = replace(run, data=_settings(request), normalization=data.normalization)
+            run = replace(run, data=_settings(request, {}), normalization=data.normalization)
     if data is not None:
         _check_fit(run, data)
-    return Opened(run, data)
+    return Opened(run, data, own)
 
 
-def _settings(request: Request) -> dict[str, Any]:
+def is_run(source: str) -> bool:
+    """Whether a source is a run directory."""
+    return (Path(source) / "run.json").is_file()
+
+
+def is_own(run: Run, request: Request) -> bool:
+    """Whether the request leaves a run's data and normalization as they are."""
+    return (
+        _absolute(request.data) in (None, run.data.get("name"))
+        and request.normalize is None
+        and request.image_size in (None, run.data.get("image_size"))
+    )
+
+
+def _absolute(data: str | None) -> str | None:
+    """npz:PATH with a path that a run can remember: the next command may start in another folder."""
+    source, _, path = (data or "").partition(":")
+    return f"{source}:{Path(path).expanduser().resolve()}" if path else data
+
+
+def _settings(request: Request, known: dict[str, Any]) -> dict[str, Any]:
     """What a run remembers about its data."""
-    root = None if request.data_root is None else str(request.data_root.resolve())
-    return {"name": request.data, "root": root, "seed": request.seed, "image_size": request.image_size}
+    root = known.get("root") if request.data_root is None else str(request.data_root.resolve())
+    return {
+        "name": request.data or known["name"],
+        "root": root,
+        "seed": known.get("seed", request.seed),
+        "image_size": known.get("image_size") if request.image_size is None else request.image_size,
+    }
 
 
 def _load(request: Request, known: dict[str, Any]) -> Dataset:
@@ -114,14 +148,8 @@ def _load(request: Request, known: dict[str, Any]) -> Dataset:
         normalize=request.normalize,
         seed=known.get("seed", request.seed),
         device=pick_device(request.device),
-        image_size=request.image_size or known.get("image_size"),
+        image_size=known.get("image_size") if request.image_size is None else request.image_size,
     )
-
-
-def _data_of_run(run: Run, request: Request) -> Dataset | None:
-    if request.data is None and not run.data:
-        return None
-    return _load(request, run.data)
 
 
 def _check_fit(run: Run, data: Dataset) -> None:

@@ -12,6 +12,7 @@ import typer
 from snncompress.errors import UsageError, unknown_name
 
 MODEL, DATA, OUTPUT = "Model", "Data", "Output"
+REPEATABLE = ("layers", "model_arg", "option", "sources")
 
 
 def read_recipe(ctx: typer.Context, path: Path | None) -> Path | None:
@@ -30,9 +31,19 @@ def read_recipe(ctx: typer.Context, path: Path | None) -> Path | None:
         name = key.replace("-", "_")
         if name not in known:
             raise unknown_name(f"option in {path}", key, (other.replace("_", "-") for other in known))
-        defaults[name] = [f"{k}={v}" for k, v in value.items()] if isinstance(value, dict) else value
+        defaults[name] = _as_typed(path, key, value, repeatable=name in REPEATABLE)
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     return path
+
+
+def _as_typed(path: Path, key: str, value: Any, *, repeatable: bool) -> Any:
+    """A value of a recipe as the command line would have it: a table is key=value, a repeatable option a list."""
+    if isinstance(value, dict):
+        try:
+            return [f"{name}={json.dumps(content)}" for name, content in value.items()]
+        except TypeError as error:
+            raise UsageError(f"{path}: {key} holds a value that no option takes ({error})") from None
+    return [value] if repeatable and not isinstance(value, list) else value
 
 
 def pairs(texts: list[str] | None, option: str) -> dict[str, Any]:
@@ -47,6 +58,11 @@ def pairs(texts: list[str] | None, option: str) -> dict[str, Any]:
         except ValueError:
             found[key.replace("-", "_")] = value
     return found
+
+
+def typed(ctx: typer.Context) -> list[str]:
+    """The command as it was typed, for the record."""
+    return ["snncompress", *(ctx.obj or [])]
 
 
 def shape(text: str | None) -> tuple[int, int, int] | None:
@@ -86,6 +102,8 @@ InputShape = Annotated[
     str | None,
     typer.Option(metavar="CxHxW", help="Image shape, where no data tells it.", rich_help_panel=MODEL),
 ]
+BatchSize = Annotated[int, typer.Option(help="Images a step.")]
+WeightDecay = Annotated[float, typer.Option(help="ℓ2 penalty of the optimizer, not on the noise.")]
 Normalize = Annotated[
     str | None,
     typer.Option(help="mnist, cifar10, imagenet, none or MEAN/STD; else the data set's own.", rich_help_panel=MODEL),

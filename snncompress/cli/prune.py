@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from snncompress.training.options import TrainOptions
 
 
 def prune(
+    ctx: typer.Context,
     source: o.Source,
     out: Annotated[Path | None, typer.Option(help="The folder for the smaller run.", show_default=False)] = None,
     target_flops: Annotated[
@@ -38,12 +38,14 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost only.")] = False,
     data: o.Data = None,
     lr: Annotated[float, typer.Option(help="Learning rate of the fine-tuning.")] = TrainOptions.lr,
-    batch_size: int = TrainOptions.batch_size,
-    weight_decay: float = TrainOptions.weight_decay,
+    batch_size: o.BatchSize = TrainOptions.batch_size,
+    weight_decay: o.WeightDecay = TrainOptions.weight_decay,
     augment: Annotated[
         str, typer.Option(help="none, shift or crop-flip.", rich_help_panel=o.DATA)
     ] = TrainOptions.augment,
-    seed: int = TrainOptions.seed,
+    seed: Annotated[
+        int, typer.Option(help="Of the order of the images, the noise, the candidates.")
+    ] = TrainOptions.seed,
     device: o.Device = "auto",
     config: o.Config = None,
     checkpoint: o.Checkpoint = None,
@@ -89,13 +91,13 @@ def prune(
         data, data_root, download, image_size, device, seed,
     )  # fmt: skip
     opened = open_run(request)
-    with Screen(quiet) as screen:
+    with Screen(quiet, json) as screen:
         if dry_run:
             plan = preview(opened.run, opened.need_data(), pruning, training, device=device, progress=screen)
         else:
             run = prune_run(
                 opened.run, opened.need_data(), pruning, training, out=out, resume=resume, force=force, device=device,
-                command=sys.argv, progress=screen,
+                command=o.typed(ctx), progress=screen,
             )  # fmt: skip
     if dry_run:
         show_preview(plan, json)

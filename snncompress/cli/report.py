@@ -23,7 +23,7 @@ def report(
         list[str], typer.Argument(metavar="SOURCE...", show_default=False, help="Runs, or models as in `train`.")
     ],
     layers: Annotated[bool, typer.Option("--layers", help="What each layer costs, too.")] = False,
-    format: Annotated[Format, typer.Option(rich_help_panel=o.OUTPUT)] = Format.TEXT,
+    format: Annotated[Format, typer.Option(help="Of the table.", rich_help_panel=o.OUTPUT)] = Format.TEXT,
     plot: Annotated[
         Path | None, typer.Option(help="Draw error against FLOPs of a pruned run (PNG).", rich_help_panel=o.OUTPUT)
     ] = None,
@@ -56,7 +56,7 @@ def report(
     chosen = Format.JSON if json else format
     rows: list[Row] = []
     last: Run | None = None
-    with Screen(quiet) as screen:
+    with Screen(quiet, json) as screen:
         for source in sources:
             request = Request(
                 source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,
@@ -76,21 +76,22 @@ def report(
 def _open(request: Request, screen: Screen) -> tuple[Opened, float | None]:
     """The run and its test error, measured only if nobody has and the data are there."""
     from snncompress.cli.measuring import evaluate_split
-    from snncompress.cli.opening import Opened, open_run
+    from snncompress.cli.opening import is_own, is_run, open_run
 
-    opened = open_run(request, with_data=False)
+    # A model that is not a run takes its shape from the data.
+    opened = open_run(request, with_data=request.data is not None and not is_run(request.source))
     known = opened.run.metrics.get("test")
-    if known and request.data in (None, opened.run.data.get("name")):
+    if known and is_own(opened.run, request):
         return opened, known["error"]
     try:
-        opened = open_run(request)
+        opened = opened if opened.data is not None else open_run(request)
     except DataError as error:
         if request.data is not None:
             raise
         screen.message(f"{opened.run.name}: no test error, since its data are missing ({error})")
         return opened, None
     if opened.data is None or opened.data.test is None:
-        return Opened(opened.run, None), None
+        return opened, None
     return opened, evaluate_split(opened, "test", request.device, screen).error
 
 
@@ -106,7 +107,7 @@ def _rows(run: Run, error: float | None, shown: list[Row], beside: bool) -> list
 
 
 def _label(run: Run) -> str:
-    return run.name if run.path is None else run.path.name
+    return run.name if run.path is None else run.path.resolve().name
 
 
 def _original_error(run: Run) -> float | None:

@@ -12,10 +12,15 @@ UNITS = {"error": "%"}
 
 
 class Screen(Progress):
-    """Draws on stderr, bars only on a terminal; used as a context manager."""
+    """Draws on stderr, bars only on a terminal; used as a context manager.
 
-    def __init__(self, quiet: bool = False) -> None:
-        self.quiet = quiet
+    Args:
+        quiet: nothing at all.
+        json: no messages: stderr is for a script that reads only ``{"failure": ...}`` there.
+    """
+
+    def __init__(self, quiet: bool = False, json: bool = False) -> None:
+        self.json = json
         self.console = Console(stderr=True, quiet=quiet, highlight=False)
         self._bar = Bar(
             TextColumn("{task.description}"),
@@ -59,7 +64,8 @@ class Screen(Progress):
 
     def message(self, text: str) -> None:
         """A line above the bar."""
-        self.console.print(text, markup=False)
+        if not self.json:
+            self.console.print(text, markup=False, soft_wrap=True)
 
 
 def _number(value: float) -> str:

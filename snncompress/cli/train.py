@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -13,13 +12,14 @@ from snncompress.training.options import OptimizerName, Schedule, TrainOptions
 
 
 def train(
+    ctx: typer.Context,
     source: o.Source,
     out: Annotated[Path, typer.Option(help="The folder for the run.", show_default=False)],
     data: o.Data = None,
     method: Annotated[str, typer.Option(help="`none`, or a method of `snncompress list methods`.")] = "se-snn",
-    epochs: int = TrainOptions.epochs,
+    epochs: Annotated[int, typer.Option(help="Passes through the training images.")] = TrainOptions.epochs,
     lr: Annotated[float, typer.Option(help="Learning rate at the start.")] = TrainOptions.lr,
-    batch_size: int = TrainOptions.batch_size,
+    batch_size: o.BatchSize = TrainOptions.batch_size,
     omega: Annotated[
         float | None, typer.Option(help="SE-SNN: weight of the entropy penalty.", show_default="0.01")
     ] = None,
@@ -31,9 +31,9 @@ def train(
     layers: Annotated[
         list[str] | None, typer.Option(help="Names or globs of the layers to make stochastic; repeatable.")
     ] = None,
-    optimizer: OptimizerName = TrainOptions.optimizer,
-    schedule: Schedule = TrainOptions.schedule,
-    weight_decay: float = TrainOptions.weight_decay,
+    optimizer: Annotated[OptimizerName, typer.Option(help="SGD has Nesterov momentum 0.9.")] = TrainOptions.optimizer,
+    schedule: Annotated[Schedule, typer.Option(help="How the learning rate falls.")] = TrainOptions.schedule,
+    weight_decay: o.WeightDecay = TrainOptions.weight_decay,
     augment: Annotated[
         str, typer.Option(help="none, shift or crop-flip.", rich_help_panel=o.DATA)
     ] = TrainOptions.augment,
@@ -69,6 +69,8 @@ def train(
 
         snncompress train my_net.py:build --checkpoint net.pth --data folder:photos --out runs/mine
     """
+    from dataclasses import replace
+
     import torch
 
     from snncompress.cli.opening import Request, open_run
@@ -96,11 +98,13 @@ def train(
     )  # fmt: skip
     torch.manual_seed(seed)  # a model that is built anew starts from the seed, too
     opened = open_run(request)
+    start = opened.run
     if from_scratch:
-        reinitialize(opened.run.model)
-    with Screen(quiet) as screen:
+        reinitialize(start.model)
+        start = replace(start, noise=None)
+    with Screen(quiet, json) as screen:
         run = train_run(
-            opened.run, opened.need_data(), training, method=method, method_options=method_options, layers=layers,
-            out=out, resume=resume, force=force, device=device, command=sys.argv, progress=screen,
+            start, opened.need_data(), training, method=method, method_options=method_options, layers=layers,
+            out=out, resume=resume, force=force, device=device, command=o.typed(ctx), progress=screen,
         )  # fmt: skip
     show_run(run, json)

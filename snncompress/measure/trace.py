@@ -66,9 +66,13 @@ def trace(model: nn.Module, input_shape: tuple[int, int, int]) -> Trace:
     """
     try:
         with torch.no_grad():
-            return _run(_copy_to_meta(model), torch.zeros(1, *input_shape, device="meta")).result()
+            return _run(_copy_to_meta(model), torch.zeros(1, *input_shape, device="meta", dtype=_dtype(model))).result()
     except Exception:  # whatever a user's forward may raise; the run on the CPU tells the reason
         return _trace_on_cpu(model, input_shape)
+
+
+def _dtype(model: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def _trace_on_cpu(model: nn.Module, input_shape: tuple[int, int, int]) -> Trace:
@@ -76,7 +80,7 @@ def _trace_on_cpu(model: nn.Module, input_shape: tuple[int, int, int]) -> Trace:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # switching oneDNN off warns of devices that nobody asked for
         with torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
-            recorder = _run(copy.deepcopy(model).cpu(), torch.zeros(1, *input_shape))
+            recorder = _run(copy.deepcopy(model).cpu(), torch.zeros(1, *input_shape, dtype=_dtype(model)))
     if recorder.failure is not None:
         raise _explain(recorder, input_shape, recorder.failure) from recorder.failure
     return recorder.result()

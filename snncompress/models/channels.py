@@ -10,6 +10,7 @@ identities that enter it are *fixed*: those channels must stay.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,11 +28,12 @@ LAYERS = (nn.Conv2d, nn.Linear)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 aten = torch.ops.aten
-ELEMENTWISE = {
+ELEMENTWISE = {  # where nothing else but numbers takes part
     aten.relu, aten.relu_, aten.leaky_relu, aten.leaky_relu_, aten.elu, aten.elu_, aten.gelu, aten.silu,
     aten.silu_, aten.hardswish, aten.hardswish_, aten.hardsigmoid, aten.hardsigmoid_, aten.hardtanh,
     aten.hardtanh_, aten.sigmoid, aten.sigmoid_, aten.tanh, aten.tanh_, aten.clamp, aten.clamp_min, aten.neg,
-    aten.abs, aten.clone, aten.detach, aten.alias, aten._to_copy, aten.native_dropout,
+    aten.abs, aten.clone, aten.detach, aten.alias, aten._to_copy, aten.native_dropout, aten.add, aten.mul,
+    aten.div, aten.sub, aten.pow,
 }  # fmt: skip
 POOLS = {
     aten.max_pool2d_with_indices, aten.avg_pool2d, aten._adaptive_avg_pool2d, aten.adaptive_max_pool2d,
@@ -68,6 +70,7 @@ class _Recorder(TorchDispatchMode):
     """Follows identities through a forward pass: hooks handle layers and batch norms, dispatch the rest."""
 
     names: dict[nn.Module, str]
+    rigid: set[nn.Module]  # modules whose weights cannot be cut
     identities: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # the tensor is kept alive
     made: dict[str, Tensor] = field(default_factory=dict)
     read: dict[str, Tensor] = field(default_factory=dict)
@@ -99,9 +102,7 @@ class _Recorder(TorchDispatchMode):
         ids = self.of(read[0])
         outputs = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
         scalar_other = all(t.dim() == 0 for t in tree_leaves(args) if isinstance(t, Tensor) and t is not read[0])
-        if operation in ELEMENTWISE or (
-            operation in {aten.add, aten.mul, aten.div, aten.sub, aten.pow} and len(read) == 1 and scalar_other
-        ):
+        if operation in ELEMENTWISE and len(read) == 1 and scalar_other:
             self.identities[id(outputs[0])] = (outputs[0], ids)
         elif operation in VIEWS and len(read) == 1:
             moved = func(ids.contiguous(), *args[1:], **kwargs)  # an expanded tensor has no views
@@ -111,7 +112,7 @@ class _Recorder(TorchDispatchMode):
             parts = [self.of(t) for t in args[0]]
             self.identities[id(out)] = (out, torch.cat(parts, *args[1:], **kwargs))
         elif (operation in POOLS or self._spatial_mean(operation, args)) and (
-            channels := self._channels(read[0])
+            channels := self._channels(read[0], 1)
         ) is not None:
             shape = [1, -1] + [1] * (outputs[0].dim() - 2)
             self.identities[id(outputs[0])] = (outputs[0], channels.view(shape).expand(outputs[0].shape))
@@ -142,7 +143,7 @@ class _Recorder(TorchDispatchMode):
         """Says that these channels must stay."""
         self.fixed.update(ids.unique().tolist())
 
-    def _channels(self, tensor: Tensor, dim: int = 1) -> Tensor | None:
+    def _channels(self, tensor: Tensor, dim: int) -> Tensor | None:
         """The identity of each channel along ``dim``, or None where one channel holds several."""
         rows = self.of(tensor).movedim(dim, 0).flatten(1)  # (channels, everything else)
         return rows[:, 0].clone() if bool((rows == rows[:, :1]).all()) else None
@@ -151,13 +152,18 @@ class _Recorder(TorchDispatchMode):
         """Before a layer: notes what it reads."""
         name, x = self.names[module], args[0]
         self._note_reader(x, name)
-        grouped = isinstance(module, nn.Conv2d) and module.groups != 1
-        ids = self._channels(x, 1 if isinstance(module, nn.Conv2d) else -1)
-        if ids is None or grouped or name in self.read:
-            self.fix(self.of(x))
-            ids = torch.full((x.shape[1 if isinstance(module, nn.Conv2d) else -1],), FIXED)
-        self.read[name] = ids
+        self.read[name] = self._pass(module, x, 1 if isinstance(module, nn.Conv2d) else -1, self.read.get(name))
         self.inside += 1
+
+    def _pass(self, module: nn.Module, x: Tensor, dim: int, before: Tensor | None) -> Tensor:
+        """The identities that enter a module; they are fixed if it is rigid or was entered before."""
+        ids = self._channels(x, dim)
+        if ids is not None and before is None and module not in self.rigid:
+            return ids
+        self.fix(self.of(x))
+        if before is not None:
+            self.fix(before)
+        return torch.full((x.shape[dim],), FIXED)
 
     def leave_layer(self, module: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
         """After a layer: its output channels get new identities."""
@@ -166,10 +172,11 @@ class _Recorder(TorchDispatchMode):
         dim = 1 if isinstance(module, nn.Conv2d) else out.dim() - 1
         ids = torch.arange(self.count, self.count + out.shape[dim])
         self.count += out.shape[dim]
-        if name in self.made or (isinstance(module, nn.Conv2d) and module.groups != 1):
-            self.fix(ids)  # shared or grouped: its channels stay
+        if name in self.made or module in self.rigid:
+            self.fix(ids)
             self.fix(self.made.get(name, ids))
-        self.made[name], self.readers[name] = ids, []
+        self.made[name] = ids
+        self.readers.setdefault(name, [])  # those of all calls
         self.makers[id(out)] = name
         shape = [-1 if d == dim else 1 for d in range(out.dim())]
         self.identities[id(out)] = (out, ids.view(shape).expand(out.shape))
@@ -178,11 +185,7 @@ class _Recorder(TorchDispatchMode):
         """Before a batch norm: notes which channels pass through it."""
         name, x = self.names[module], args[0]
         self._note_reader(x, name)
-        ids = self._channels(x)
-        if ids is None or name in self.norms:
-            self.fix(self.of(x))
-            ids = torch.full((x.shape[1],), FIXED)
-        self.norms[name] = ids
+        self.norms[name] = self._pass(module, x, 1, self.norms.get(name))
         self.inside += 1
 
     def leave_norm(self, module: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
@@ -202,6 +205,18 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
+def _rigid(model: nn.Module) -> set[nn.Module]:
+    """Modules that cannot be cut: grouped convolutions, weights tied to another's or computed (weight norm)."""
+    owners = Counter(id(p) for module in model.modules() for p in module._parameters.values() if p is not None)
+    return {
+        module
+        for module in model.modules()
+        if (isinstance(module, nn.Conv2d) and module.groups != 1)
+        or (isinstance(module, LAYERS) and module._parameters.get("weight") is None)
+        or any(owners[id(p)] > 1 for p in module._parameters.values())
+    }
+
+
 def trace_channels(model: nn.Module, input_shape: tuple[int, int, int]) -> ChannelGraph:
     """Records one forward pass of a plain model and returns where its channels go.
 
@@ -210,7 +225,7 @@ def trace_channels(model: nn.Module, input_shape: tuple[int, int, int]) -> Chann
         input_shape: channels, height, width of the images that it takes.
     """
     names = {module: name for name, module in model.named_modules()}
-    recorder = _Recorder(names)
+    recorder = _Recorder(names, _rigid(model))
     handles = []
     for module in names:
         hooks: tuple[Callable[..., Any], Callable[..., Any]] | None = None
@@ -221,7 +236,8 @@ def trace_channels(model: nn.Module, input_shape: tuple[int, int, int]) -> Chann
         if hooks:
             handles += [module.register_forward_pre_hook(hooks[0]), module.register_forward_hook(hooks[1])]
     parameter = next(model.parameters(), torch.zeros(()))
-    images = torch.zeros(1, *input_shape, device=parameter.device, dtype=parameter.dtype)
+    # Two images: one alone would lose its axis in a model's `squeeze()`.
+    images = torch.zeros(2, *input_shape, device=parameter.device, dtype=parameter.dtype)
     try:
         with _eval_mode(model), torch.no_grad(), recorder:
             output = model(images)

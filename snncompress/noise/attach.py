@@ -139,7 +139,7 @@ def make_options(method: str, options: dict[str, Any]) -> Any:
         try:
             kind_of_value: Any = type(known[key].default)
             values[key] = kind_of_value(value)
-        except ValueError:
+        except (ValueError, TypeError):
             raise UsageError(f"method {method}: option {key} cannot be '{value}'") from None
     return kind(**values)
 
@@ -166,9 +166,12 @@ def attach(
     chosen_options = make_options(method, options or {})
     graph = graph or trace_channels(model, input_shape)
     hidden = [name for name in graph.layers if name not in graph.classifiers]
+    for pattern in layers or ():
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in hidden):
+            raise UsageError(f"no hidden layer is called '{pattern}'; hidden layers are: {', '.join(hidden) or 'none'}")
     chosen = [name for name in hidden if layers is None or any(fnmatch.fnmatchcase(name, p) for p in layers)]
     if not chosen:
-        raise UsageError(f"no layer to make stochastic; hidden layers are: {', '.join(hidden) or 'none'}")
+        raise UsageError("no layer to make stochastic: the model has no hidden convolution or linear layer")
     modules = dict(model.named_modules())
     norms = {name: norm for name in chosen if (norm := graph.layers[name].norm) is not None}
     branches = {}

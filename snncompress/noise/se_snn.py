@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from snncompress.errors import UsageError
 from snncompress.noise.branch import Branch, Layer
 
 SIGMA_FLOOR = 1e-10  # keeps log σ finite where softplus underflows
@@ -39,6 +40,15 @@ class Options:
     omega: float = 0.01  # ω, the weight of the penalty
     margin: float = 4.0  # b, above which entropy costs nothing
     log_sigma: float = -3.0  # where log σ starts
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("omega", self.omega, 0 <= self.omega < math.inf),
+            ("margin", self.margin, math.isfinite(self.margin)),
+            ("log_sigma", self.log_sigma, -20 <= self.log_sigma <= 5),  # softplus can be inverted there
+        ):
+            if not allowed:
+                raise UsageError(f"method se-snn: option {name}={value:g} is out of range")
 
 
 class NoiseBranch(Branch):
@@ -64,7 +74,7 @@ class NoiseBranch(Branch):
         mean, raw = self._mean_and_raw(layer, x)
         sigma = _sigma(raw)
         self._omega.append(F.relu(self.options.margin - per_neuron(sigma.log(), layer).mean(1)).mean())  # Eq. 5
-        noise = torch.randn_like(sigma) * sigma
+        noise = (torch.randn_like(sigma) * sigma).to(mean.dtype)
         if self.normed:
             self._noise = noise
             return mean
@@ -87,8 +97,8 @@ class NoiseBranch(Branch):
     def observe(self, layer: Layer, x: Tensor) -> None:
         """Adds this batch to the mean of log σ."""
         raw = _apply(layer, x, self.weight, self.bias)
-        log_sigma = per_neuron(_sigma(raw).log(), layer).double()
-        self._log_sigma = self._log_sigma + log_sigma.sum(1)
+        log_sigma = per_neuron(_sigma(raw).log(), layer)
+        self._log_sigma = self._log_sigma + log_sigma.sum(1).cpu().double()  # Apple's devices have no double
         self._observed += log_sigma.shape[1]
 
     def forget(self) -> None:
@@ -115,7 +125,7 @@ class NoiseBranch(Branch):
         """Quartiles of mean log σ over the neurons."""
         if not self._observed:
             return {}
-        low, middle, high = self.mean_log_sigma().cpu().quantile(QUARTILES).tolist()
+        low, middle, high = self.mean_log_sigma().quantile(QUARTILES).tolist()
         return {"log_sigma_25": low, "log_sigma_50": middle, "log_sigma_75": high}
 
 
@@ -125,7 +135,8 @@ def per_neuron(values: Tensor, layer: Layer) -> Tensor:
 
 
 def _sigma(raw: Tensor) -> Tensor:
-    return F.softplus(raw.float()).clamp_min(SIGMA_FLOOR)  # float32 under autocast, too
+    precise = torch.promote_types(raw.dtype, torch.float32)  # float32 under autocast, too
+    return F.softplus(raw.to(precise)).clamp_min(SIGMA_FLOOR)
 
 
 def _apply(layer: Layer, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from snncompress.errors import TargetError
 from snncompress.pruning.targets import FlopsModel
 
 SPREAD = 0.6  # standard deviation of log s_l: rates between about 1/3 and 3
@@ -25,6 +26,8 @@ def shrink_to(flops: FlopsModel, target: int, rates: Mapping[str, float]) -> Wid
     def widths(t: float) -> Widths:
         return {name: max(1, round(n * math.exp(-t * rates[name]))) for name, n in flops.widths.items()}
 
+    if flops.least() > target:
+        raise TargetError(f"a target of {target:,} FLOPs is below the {flops.least():,} of one neuron in each layer")
     low, high = 0.0, 1.0
     while flops(widths(high)) > target:
         high *= 2

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from snncompress.errors import UsageError
 from snncompress.noise.attach import Noise
 from snncompress.pruning.coupling import Group
 
@@ -35,7 +36,9 @@ class Removal:
         return removal
 
 
-def _kept(size: int, gone: set[int]) -> Tensor | None:
+def _kept(name: str, size: int, gone: set[int]) -> Tensor | None:
+    if len(gone) == size:
+        raise UsageError(f"layer {name} would be left with nothing; keep at least one of its {size} channels")
     return torch.tensor([i for i in range(size) if i not in gone]) if gone else None
 
 
@@ -63,8 +66,8 @@ def compact(model: nn.Module, groups: Iterable[Group], noise: Noise | None = Non
     cuts: Cuts = {}
     for name, module in smaller.named_modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
-            kept_out = _kept(module.weight.shape[0], removal.outputs[name])
-            kept_in = _kept(module.weight.shape[1], removal.inputs[name])
+            kept_out = _kept(name, module.weight.shape[0], removal.outputs[name])
+            kept_in = _kept(name, module.weight.shape[1], removal.inputs[name])
             axes = {"weight": (kept_out, kept_in), "bias": (kept_out,)}
             _cut_module(module, name, axes, cuts)
             if isinstance(module, nn.Conv2d):
@@ -77,7 +80,7 @@ def compact(model: nn.Module, groups: Iterable[Group], noise: Noise | None = Non
             if noise is not None and name in noise.branches:
                 _cut_branch(noise, name, kept_out, kept_in, cuts)
         elif removal.norms.get(name):
-            kept = _kept(module.num_features, removal.norms[name])  # type: ignore[arg-type]
+            kept = _kept(name, module.num_features, removal.norms[name])  # type: ignore[arg-type]
             _cut_module(module, name, dict.fromkeys(("weight", "bias", "running_mean", "running_var"), (kept,)), cuts)
             assert kept is not None
             module.num_features = len(kept)  # type: ignore[assignment]

@@ -23,7 +23,6 @@ from snncompress.pruning.allocation import Widths, compete, propose, trials_of
 from snncompress.pruning.coupling import Group
 from snncompress.pruning.dead import check_exact, find_dead, outputs
 from snncompress.pruning.options import Allocation, PruneOptions
-from snncompress.pruning.scoring import ScoreRequest, rank
 from snncompress.pruning.subject import Subject
 from snncompress.run_folder import RunFolder
 from snncompress.training.batchnorm import reestimate
@@ -59,8 +58,8 @@ class Pruner:
         self.cursor = Cursor(feed.train)
         self.good: dict[str, Tensor] = {}
         self.state: dict[str, Any] = {
-            "phase": "dead", "step": 0, "round": 0, "round_step": 0, "aim": None, "trials": {}, "points": [],
-            "good": None, "good_point": None, "stopped": None, "removed_dead": 0, "logit_change": 0.0,
+            "phase": "dead", "step": 0, "round": 0, "round_step": 0, "first": None, "aim": None, "trials": {},
+            "points": [], "good": None, "good_point": None, "stopped": None, "removed_dead": 0, "logit_change": 0.0,
         }  # fmt: skip
 
     def run(self) -> None:
@@ -87,12 +86,11 @@ class Pruner:
         self._judge()
         subject = self.subject
         before = sum(subject.widths().values())
-        with torch.no_grad():
-            dead, logits = find_dead(subject.plain(), subject.groups, self.feed.plain, self.progress)
+        dead, logits = find_dead(subject.model, subject.groups, self.feed.plain, self.progress)
         subject.remove(dead)
         change = 0.0
         if dead:
-            change = check_exact(logits, outputs(subject.plain(), self.feed.plain, self.progress, "check outputs"))
+            change = check_exact(logits, outputs(subject.model, self.feed.plain, self.progress, "check outputs"))
         self.state |= {"removed_dead": len(dead), "logit_change": change}
         self.progress.message(
             f"stage 1: {len(dead)} of {before} neurons never fire and are gone; "
@@ -105,12 +103,15 @@ class Pruner:
         assert self.target is not None
         flops = self.subject.flops
         if self.options.allocation is Allocation.COMPETE:
-            candidates = propose(flops, self.target, self.options.candidates, self.subject.learner.options.seed)
+            seed = self.subject.learner.options.seed
+            candidates = propose(flops, self.target, self.options.candidates, seed)
+            torch.manual_seed(seed)  # a random ranking is the same when resumed
             ranked = self._rank()
             self.progress.start("compare allocations", trials_of(len(candidates)))
             aim = compete(candidates, TRIAL_STEPS, lambda widths, steps: self._trial(ranked, widths, steps))
             self.progress.finish()
-            self.state["aim"] = aim
+            torch.manual_seed(seed)  # whichever trials a resumed run has taken
+            self.state |= {"aim": aim, "first": self.subject.widths()}
             self.progress.message("allocation: " + ", ".join(f"{name} {width}" for name, width in aim.items()))
         return "rounds"
 
@@ -129,6 +130,7 @@ class Pruner:
             due = subject.cost() <= max(JUDGE_EVERY * state["points"][-1]["flops"], target)
             if due and not self._within_budget():
                 break
+            self._save()  # where no fine-tuning step has
         self.progress.finish()
         return "final"
 
@@ -139,8 +141,7 @@ class Pruner:
         return round(100 * (start - math.log(self.subject.cost())) / (start - math.log(self.target)))
 
     def _final(self) -> str:
-        """The longer fine-tuning, without noise."""
-        self.subject.drop_noise()
+        """The longer fine-tuning."""
         self._finetune("fine-tune", self.options.final_epochs * len(self.feed.train))
         self._within_budget()
         return "done"
@@ -148,9 +149,7 @@ class Pruner:
     # --- their parts ----------------------------------------------------------------------------------------
 
     def _rank(self) -> dict[Group, float]:
-        subject = self.subject
-        request = ScoreRequest(subject.model, subject.noise, self.feed.plain, SCORED_BATCHES)
-        return rank(self.options.criterion, request, subject.groups)
+        return self.subject.rank(self.options.criterion, self.feed.plain, SCORED_BATCHES)
 
     def _choose(self) -> list[Group]:
         """The neurons of the next round, least important first, no more than the target asks for."""
@@ -165,13 +164,21 @@ class Pruner:
             if aim is None:  # the paper's loop: the least important of the whole network
                 layers = [name for name in widths if widths[name] > 1]
                 name = min(layers, key=lambda layer: ranked[queues[layer][0]])
-            else:  # the layer that is farthest, in proportion, from its width in the allocation
-                name = max(widths, key=lambda layer: widths[layer] / aim[layer])
+            else:  # the layer that lags behind on its way to its width: all arrive together
+                name = min(
+                    (layer for layer in widths if widths[layer] > aim[layer]),
+                    key=lambda layer: self._way_of(layer, widths),
+                )
             chosen.append(queues[name].pop(0))
             widths[name] -= 1
             if subject.flops(widths) <= self.target or (aim is not None and widths == aim):
                 break
         return chosen
+
+    def _way_of(self, layer: str, widths: Widths) -> float:
+        """The share of a layer's way from its width at first to its aim that would be behind with one neuron less."""
+        first, aim = self.state["first"][layer], self.state["aim"][layer]
+        return math.log(first / (widths[layer] - 1)) / math.log(first / aim) if widths[layer] > 1 else 1.0
 
     def _trial(self, ranked: dict[Group, float], widths: Widths, steps: int) -> float:
         """Validation loss of an allocation after brief fine-tuning; known ones are not tried again."""
@@ -187,6 +194,7 @@ class Pruner:
             cursor = Cursor(self.feed.train)
             for step in range(steps):
                 learner.step(*cursor.take(step), lr=learner.options.rate(step / steps))
+            learner.check_finite()
             reestimate(learner.model, None, self.feed.plain)
             trials[key] = self._loss(learner)
             self._save()
@@ -198,8 +206,10 @@ class Pruner:
         return learner.means()["loss"] if result is None else result.nll
 
     def _finetune_round(self) -> None:
-        """The remaining fine-tuning steps of this round, with noise where there is any."""
+        """The remaining fine-tuning steps of this round."""
         learner, state = self.subject.learner, self.state
+        if state["round_step"] == 0:
+            learner.forget_sums()
         while state["round_step"] < self.options.finetune_steps:
             learner.step(*self.cursor.take(state["step"]), lr=learner.options.lr)
             self._count_step()
@@ -227,8 +237,9 @@ class Pruner:
         """Validates the present model and notes a point of the trade-off."""
         subject, state = self.subject, self.state
         if state["step"]:
-            reestimate(subject.model, subject.noise, self.feed.plain)
-        result = validate(subject.model, subject.noise, self.feed.validation)
+            subject.learner.check_finite()
+            reestimate(subject.model, None, self.feed.plain)
+        result = validate(subject.model, None, self.feed.validation)
         point = {
             "round": state["round"],
             "step": state["step"],
@@ -248,7 +259,7 @@ class Pruner:
             return True
         limit = state["points"][0]["error"] + self.options.max_drop
         if result.error <= limit:
-            self.good = {f"good.{name}": tensor.clone() for name, tensor in self.subject.learner.tensors().items()}
+            self.good = {f"good.{name}": tensor.clone() for name, tensor in self.subject.tensors().items()}
             state["good"], state["good_point"] = self.subject.meta(), state["points"][-1]
             return True
         state["stopped"] = (
@@ -261,6 +272,6 @@ class Pruner:
         if always or self.folder.due() or self.interrupt.requested:
             self.subject.learner.check_finite()
             meta = {**self.state, "subject": self.subject.meta()}
-            self.folder.save({**self.subject.learner.tensors(), **self.good}, meta)
+            self.folder.save({**self.subject.tensors(), **self.good}, meta)
         if self.interrupt.requested:
             raise interrupted(f"in phase {self.state['phase']}", self.folder.path)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from snncompress.data.dataset import Dataset
-from snncompress.errors import TargetError
+from snncompress.errors import TargetError, UsageError
 from snncompress.progress import Progress
 from snncompress.pruning.allocation import shrink_to
 from snncompress.pruning.dead import find_dead
@@ -61,16 +61,21 @@ def prune(
     training = training or TrainOptions()
     progress = progress or Progress()
     subject, feed, target = _prepare(run, data, options, training, loss, validation, device)
+    if options.max_drop is not None and feed.validation is None:
+        raise UsageError("max_drop needs validation batches to judge by; give validation=")
+    if target is not None and subject.cost() > target:  # a criterion that cannot score says so before anything is done
+        subject.rank(options.criterion, feed.plain, count=1)
+    torch.manual_seed(training.seed)
     config = {**asdict(options), "training": asdict(training)}
     for unused in ("epochs", "save_every"):
         del config["training"][unused]
     folder = RunFolder(None if out is None else Path(out), command, training.save_every)
     parent = None if run.path is None else str(run.path.resolve())
     started = replace(run, config=config, noise=None, plan=None, metrics={}, parent=parent)
-    saved = folder.resume(config) if resume else None
-    if not resume:
-        folder.start(started, force=force)
-    with watch_interrupt() as interrupt:
+    with folder, watch_interrupt() as interrupt:
+        saved = folder.resume(started) if resume else None
+        if not resume:
+            folder.start(started, force=force)
         pruner = Pruner(subject, feed, options, target, folder, interrupt, progress)
         if saved is not None:
             pruner.resume(*saved)
@@ -80,12 +85,11 @@ def prune(
 
 def _finished(started: Run, pruner: Pruner) -> Run:
     subject, state = pruner.subject, pruner.state
-    model = subject.plain().cpu()
+    model = subject.model.cpu().eval()
     noise = None
     if subject.noise is not None:
         tensors = {name: tensor.cpu().clone() for name, tensor in subject.noise.state_dict().items()}
         noise = NoiseRecord(subject.noise.to_json(), tensors)
-        subject.noise.detach()
     last = state["points"][-1] if state["stopped"] is None else state["good_point"]
     metrics = {"validation": {key: last[key] for key in ("error", "nll")}} if "error" in last else {}
     plan = {
@@ -115,7 +119,7 @@ def _prepare(
     model = copy.deepcopy(run.model).to(chosen)
     noise = run.attach_noise(model)
     if noise is not None:
-        noise.to(chosen)
+        noise.to(chosen).detach()
     subject = Subject(model, noise, run.input_shape, training, loss)
     if target is not None and subject.flops.least() > target:
         raise TargetError(
@@ -155,7 +159,7 @@ def preview(
     training = training or TrainOptions()
     subject, feed, target = _prepare(run, data, options, training, None, None, device)
     before, flops = subject.widths(), subject.cost()
-    dead, _ = find_dead(subject.plain(), subject.groups, feed.plain, progress or Progress())
+    dead, _ = find_dead(subject.model, subject.groups, feed.plain, progress or Progress())
     subject.remove(dead)
     planned = subject.widths()
     if target is not None and subject.cost() > target:

@@ -1,8 +1,11 @@
-"""The network under the knife: a learner whose model shrinks, with its noise and its optimizer."""
+"""The network under the knife: a plain learner whose model shrinks, with its optimizer, and its noise for scoring.
+
+Fine-tuning is without noise: what is left of a network that shrinks needs all its precision. The branches shrink
+along and are attached only while neurons are scored.
+"""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +17,10 @@ from snncompress.models.shapes import record_shapes, restore
 from snncompress.noise.attach import Noise
 from snncompress.pruning.compaction import compact
 from snncompress.pruning.coupling import Group, find_groups
+from snncompress.pruning.rehearsal import rigid_layers
+from snncompress.pruning.scoring import ScoreRequest, rank
 from snncompress.pruning.targets import FlopsModel
+from snncompress.training.feed import AnyBatches
 from snncompress.training.learner import Learner, Loss, part
 from snncompress.training.options import TrainOptions
 
@@ -25,6 +31,7 @@ class Subject:
     Attributes:
         groups: the neurons that can be removed, by their present numbers.
         flops: multiplications as a function of the widths.
+        rigid: the layers whose width the model's code depends on; they stay as they are.
         kept: for each layer the original numbers of the neurons that are left.
     """
 
@@ -37,21 +44,19 @@ class Subject:
         loss: Loss | None,
     ) -> None:
         self.input_shape = input_shape
-        self.learner = Learner(model, noise, options, loss)
+        self.noise = noise
+        self.learner = Learner(model, None, options, loss)
         self.kept: dict[str, list[int]] = {}
+        graph = trace_channels(model, input_shape)
+        self.rigid = rigid_layers(model, input_shape, graph, find_groups(graph))
         self._look()
         for group in self.groups:
             self.kept.setdefault(group.layer, []).append(group.channel)
 
     @property
     def model(self) -> nn.Module:
-        """The present model, branches attached where there is noise."""
+        """The present model, plain."""
         return self.learner.model
-
-    @property
-    def noise(self) -> Noise | None:
-        """The present branches."""
-        return self.learner.noise
 
     def widths(self) -> dict[str, int]:
         """How many removable neurons each layer has."""
@@ -63,20 +68,24 @@ class Subject:
 
     def _look(self) -> None:
         """Traces the present model."""
-        if self.noise is not None:
-            self.noise.detach()
         graph = trace_channels(self.model, self.input_shape)
-        self.groups = find_groups(graph)
+        self.groups = [group for group in find_groups(graph) if group.layer not in self.rigid]
         self.flops = FlopsModel(measure_cost(self.model, self.input_shape), graph, self.groups)
+
+    def rank(self, criterion: str, batches: AnyBatches, count: int) -> dict[Group, float]:
+        """The importance of the present neurons, by their noise where the criterion asks for it."""
         if self.noise is not None:
             self.noise.attach(self.model)
+        try:
+            return rank(criterion, ScoreRequest(self.model, self.noise, batches, count), self.groups)
+        finally:
+            if self.noise is not None:
+                self.noise.detach()
 
     def remove(self, groups: Sequence[Group]) -> None:
         """Takes neurons out physically; weights, noise and moments of the others stay."""
         if not groups:
             return
-        if self.noise is not None:
-            self.noise.detach()
         smaller, cuts = compact(self.model, groups, self.noise)
         self.learner.model = smaller
         self.learner.shrink(cuts)
@@ -88,41 +97,25 @@ class Subject:
         self._look()
 
     def trial(self, groups: Sequence[Group]) -> Learner:
-        """A plain copy without these neurons, to be fine-tuned and thrown away."""
-        if self.noise is not None:
-            self.noise.detach()
+        """A copy without these neurons, to be fine-tuned and thrown away."""
         smaller, _ = compact(self.model, groups)
-        if self.noise is not None:
-            self.noise.attach(self.model)
         return Learner(smaller, None, self.learner.options, self.learner.loss)
 
-    def plain(self) -> nn.Module:
-        """A deterministic copy of the present model."""
-        if self.noise is not None:
-            self.noise.detach()
-        model = copy.deepcopy(self.model)
-        if self.noise is not None:
-            self.noise.attach(self.model)
-        return model.eval()
-
-    def drop_noise(self) -> None:
-        """Takes the branches off for good; the optimizer starts again."""
-        if self.noise is not None:
-            self.noise.detach()
-            self.learner.noise = None
-            self.learner.rebuild()
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors that a resumed run needs."""
+        noise = {} if self.noise is None else self.noise.state_dict()
+        return {**self.learner.tensors(), **{f"noise.{name}": tensor for name, tensor in noise.items()}}
 
     def meta(self) -> dict[str, Any]:
-        """What the state needs beside the learner's tensors."""
-        return {"shapes": record_shapes(self.model), "kept": self.kept, "noisy": self.noise is not None}
+        """What the state needs beside the tensors."""
+        kept = {layer: list(numbers) for layer, numbers in self.kept.items()}  # ours goes on changing
+        return {"shapes": record_shapes(self.model), "kept": kept}
 
     def restore(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         """Sets the network to a saved state."""
-        if not meta["noisy"]:
-            self.drop_noise()
-        if self.noise is not None:
-            self.noise.detach()
         restore(self.model, meta["shapes"], part(tensors, "model."))
         self.learner.restore(tensors)
-        self.kept = meta["kept"]
+        if self.noise is not None:
+            self.noise.load_state_dict(part(tensors, "noise."))
+        self.kept = {layer: list(numbers) for layer, numbers in meta["kept"].items()}
         self._look()

@@ -12,7 +12,7 @@ from snncompress.models.channels import ChannelGraph
 from snncompress.pruning.coupling import Group
 
 UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}
-TARGET = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*([kmg]?|%)\s*$", re.IGNORECASE)
+TARGET = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:e[0-9]{1,2})?)\s*([kmg]?|%)\s*$", re.IGNORECASE)
 
 
 def parse_target(text: str, original: int, option: str = "--target-flops") -> int:

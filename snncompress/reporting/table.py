@@ -122,6 +122,8 @@ def _grid(header: Sequence[str], cells: list[list[str]], left: int, markdown: bo
 
 
 def _models_csv(rows: Sequence[Row]) -> str:
+    from snncompress.reporting.rows import Row  # here, since it needs torch, and this file serves --help, too
+
     columns = [field.name for field in dataclasses.fields(Row) if field.name != "layers"]
     return _csv(columns, [[getattr(row, column) for column in columns] for row in rows])
 

@@ -25,17 +25,24 @@ def reestimate(model: nn.Module, noise: Noise | None, batches: Iterable[tuple[Te
     if not norms:
         return
     momenta = {norm: norm.momentum for norm in norms}
+    before = [{name: buffer.clone() for name, buffer in norm.named_buffers()} for norm in norms]
+    samples = 0
     model.eval()
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # a plain average over the batches
         norm.train()
     with noise.mode(Mode.MEAN) if noise is not None else nullcontext():
         for index, (inputs, _) in enumerate(batches):
             if index == BATCHES:
                 break
-            if len(inputs) > 1:
-                model(inputs)
-    for norm, momentum in momenta.items():
-        norm.momentum = momentum
+            if len(inputs) == 1:  # one sample has no variance
+                continue
+            samples += len(inputs)
+            for norm in norms:
+                norm.momentum = len(inputs) / samples  # a plain average over the samples
+            model(inputs)
+    for norm, buffers in zip(norms, before, strict=True):
+        norm.momentum = momenta[norm]
+        if norm.num_batches_tracked == 0:  # nothing to gather from: better the old ones than none
+            norm.load_state_dict(buffers, strict=False)
     model.eval()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from snncompress.errors import TrainingDivergedError
 from snncompress.noise.attach import Noise
+from snncompress.noise.branch import Mode
 from snncompress.training.options import OptimizerName, TrainOptions
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -28,6 +30,7 @@ class Learner:
         self.noise = noise
         self.options = options
         self.loss = loss or F.cross_entropy
+        self._last: Tensor | None = None  # the inputs of the last step
         self.forget_sums()
         self.rebuild()
 
@@ -67,12 +70,15 @@ class Learner:
         wrong = torch.zeros_like(loss)
         if outputs.dim() == 2 and targets.dim() == 1 and not targets.is_floating_point():
             wrong = (outputs.detach().argmax(1) != targets).sum()
-        self._sums += torch.stack([loss.detach() * len(inputs), penalty.detach() * len(inputs), wrong]).double()
+        self._sums += torch.stack([loss.detach() * len(inputs), penalty.detach() * len(inputs), wrong])
         self._count += len(inputs)
+        self._last = inputs
 
     def forget_sums(self) -> None:
         """Starts the means of loss, penalty and error again."""
-        self._sums = torch.zeros(3, dtype=torch.float64, device=next(self.model.parameters()).device)
+        device = next(self.model.parameters()).device
+        precise = torch.float32 if device.type == "mps" else torch.float64  # Apple's devices have no double
+        self._sums = torch.zeros(3, dtype=precise, device=device)
         self._count = 0
 
     def means(self) -> dict[str, float]:
@@ -83,16 +89,26 @@ class Learner:
         return {"loss": loss, "penalty": penalty, "error": 100 * wrong}
 
     def check_finite(self) -> None:
-        """Raises if the loss or any parameter is NaN or infinite."""
+        """Raises if the loss or any parameter is NaN or infinite, or the next loss will be."""
         self.means()
         for name, parameter in self.parameters.items():
             if not bool(torch.isfinite(parameter).all()):
                 raise self._diverged(f"the weights of {name.partition('.')[2]} are")
+        # Finite weights may be large enough to overflow: a state is good only if it can be gone on from.
+        if self._last is not None and not self._runs(self._last):
+            raise self._diverged("the model's outputs are")
+
+    @torch.no_grad()
+    def _runs(self, inputs: Tensor) -> bool:
+        """Whether the mean network's outputs are finite; draws no random number and changes nothing."""
+        self.model.eval()
+        with self.noise.mode(Mode.MEAN) if self.noise is not None else nullcontext():
+            return bool(torch.isfinite(self.model(inputs)).all())
 
     def _diverged(self, what: str) -> TrainingDivergedError:
         return TrainingDivergedError(
-            f"{what} no longer finite; the last saved state is kept; start again with a smaller --lr than "
-            f"{self.options.lr:g}"
+            f"{what} no longer finite; the last good state is kept: go on from it with --resume and a smaller --lr "
+            f"than {self.options.lr:g}, or start again with --force"
         )
 
     def shrink(self, slices: dict[str, Callable[[Tensor], Tensor]]) -> None:

@@ -72,24 +72,24 @@ def train(
     model = copy.deepcopy(run.model).to(chosen)
     noise = None
     if method != "none":
-        same = run.noise is not None and run.noise.json["method"] == method and layers is None
-        noise = _reattach(run, model) if same else attach(model, method, run.input_shape, method_options, layers)
-        noise.to(chosen)
+        noise = _attach(run, model, method, method_options, layers).to(chosen)
     feed = make_feed(data, validation, options, run.normalization, chosen)
     config = {**asdict(options), "method": method, "method_options": dict(method_options or {})}
     config |= {"layers": None if layers is None else list(layers)}
     del config["save_every"]
     folder = RunFolder(None if out is None else Path(out), command, options.save_every)
     learner = Learner(model, noise, options, loss)
-    started = replace(run, config=config, noise=None, parent=None if run.path is None else str(run.path.resolve()))
+    parent = None if run.path is None else str(run.path.resolve())
+    started = replace(run, config=config, noise=None, plan=None, metrics={}, parent=parent)
     step = 0
-    saved = folder.resume(config) if resume else None
-    if saved is not None:
-        learner.restore(saved[0])
-        step = saved[1]["step"]
-    elif not resume:
-        folder.start(started, force=force)
-    last = _loop(learner, feed, folder, step, progress)
+    with folder:
+        saved = folder.resume(started) if resume else None
+        if saved is not None:
+            learner.restore(saved[0])
+            step = saved[1]["step"]
+        elif not resume:
+            folder.start(started, force=force)
+        last = _loop(learner, feed, folder, step, progress)
     tensors = None if noise is None else NoiseRecord(noise.to_json(), _on_cpu(noise))
     if noise is not None:
         noise.detach()
@@ -98,10 +98,15 @@ def train(
     return folder.finish(finished)
 
 
-def _reattach(run: Run, model: nn.Module) -> Noise:
-    noise = run.attach_noise(model)
-    assert noise is not None
-    return noise
+def _attach(
+    run: Run, model: nn.Module, method: str, options: dict[str, Any] | None, layers: Sequence[str] | None
+) -> Noise:
+    """The branches that the run was trained with, if the method is the same; else new ones."""
+    if run.noise is not None and run.noise.json["method"] == method and layers is None:
+        noise = run.attach_noise(model, options)
+        assert noise is not None
+        return noise
+    return attach(model, method, run.input_shape, options, layers)
 
 
 def _on_cpu(noise: Noise) -> dict[str, torch.Tensor]:
@@ -114,7 +119,7 @@ def _loop(learner: Learner, feed: Feed, folder: RunFolder, step: int, progress: 
     total = options.epochs * length
     cursor = Cursor(feed.train)
     result = None
-    if step == 0:
+    if not folder.history:
         result = _end_of_epoch(learner, feed, folder, 0, time.monotonic())  # the checkpoint as it came
         folder.save(learner.tensors(), {"step": 0})
     progress.start("train", total, done=step)
@@ -143,13 +148,15 @@ def _loop(learner: Learner, feed: Feed, folder: RunFolder, step: int, progress: 
 
 def _end_of_epoch(learner: Learner, feed: Feed, folder: RunFolder, step: int, began: float) -> Evaluation | None:
     """Validates with the noise off and writes a line of history."""
+    if step:
+        learner.check_finite()
     if learner.noise is not None:
         if step:
             reestimate(learner.model, learner.noise, feed.plain)
         observe(learner.model, learner.noise, feed.plain, OBSERVED_BATCHES)
     result = validate(learner.model, learner.noise, feed.validation)
     record: dict[str, Any] = {"step": step, "epoch": step // max(len(feed.train), 1)}
-    record |= learner.means()
+    record |= learner.means() if step else {}  # nothing was learned yet
     record |= {} if result is None else {"validation_error": result.error, "validation_nll": result.nll}
     record |= {"noise": learner.noise.summary()} if learner.noise is not None else {}
     folder.record({**record, "seconds": round(time.monotonic() - began, 3)})

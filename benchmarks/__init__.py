@@ -1,0 +1,1 @@
+"""The numbers of the documents, each a command."""

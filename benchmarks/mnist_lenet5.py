@@ -1,0 +1,61 @@
+"""LeNet-5-Caffe on full MNIST: plain training, SE-SNN, pruning to the paper's 0.061M FLOPs, report, export.
+
+    python -m benchmarks.mnist_lenet5 --data-root data --out runs/mnist
+
+runs the README's commands one after the other (about half an hour on two cores) and prints the README's table. Beside
+the pruned network stands one of the same shape, trained from new weights for as many epochs as the pruned one has
+seen in all. Everything is chosen on the validation split; the test images are looked at by `report`, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+
+from snncompress.cli import run
+
+PLAIN_EPOCHS, NOISY_EPOCHS, FINAL_EPOCHS = 6, 12, 60
+
+
+def snncompress(*arguments: str) -> None:
+    print(f"\n$ snncompress {shlex.join(arguments)}", flush=True)
+    if code := run(list(arguments)):
+        sys.exit(code)
+
+
+def epochs_seen(run_folder: Path) -> int:
+    """How many epochs the pruned network has been trained for, in all."""
+    plan = json.loads((run_folder / "plan.json").read_text())
+    config = json.loads((run_folder / "run.json").read_text())["config"]
+    batches = -(-54_000 // config["training"]["batch_size"])
+    return PLAIN_EPOCHS + NOISY_EPOCHS + round(plan["points"][-1]["step"] / batches)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", default="data")
+    parser.add_argument("--out", type=Path, default=Path("runs/mnist"))
+    arguments = parser.parse_args()
+    plain, noisy, small, scratch = (str(arguments.out / name) for name in ("plain", "noisy", "small", "scratch"))
+    data = ["--data", "mnist", "--data-root", arguments.data_root]
+    snncompress("train", "lenet5", *data, "--method", "none", "--epochs", str(PLAIN_EPOCHS), "--out", plain)
+    snncompress("train", plain, "--method", "se-snn", "--epochs", str(NOISY_EPOCHS), "--out", noisy)
+    snncompress(
+        *("prune", noisy, "--target-flops", "0.061M", "--augment", "shift"),
+        *("--final-epochs", str(FINAL_EPOCHS), "--out", small),
+    )
+    epochs = str(epochs_seen(Path(small)))
+    snncompress(
+        *("train", small, "--from-scratch", "--method", "none", "--augment", "shift"),
+        *("--epochs", epochs, "--out", scratch),
+    )
+    snncompress("report", plain, noisy, small, scratch, "--format", "markdown")
+    snncompress("report", small, "--layers", "--plot", str(arguments.out / "tradeoff.png"))
+    snncompress("export", small, "--out", str(arguments.out / "small.onnx"), "--force")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,360 @@
+"""Bad input gets one line that names the remedy, exit 1 or 2, and nothing half written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from small_data import write_npz
+from torch import nn
+
+from snncompress import run as run_module
+from snncompress.cli import run as run_command
+from snncompress.errors import RunError
+
+QUICK = ["--candidates", "1", "--finetune-steps", "2", "--final-epochs", "1", "--step", "4"]
+MODEL = ["mlp", "--model-arg", "widths=12-8"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_npz(tmp_path_factory.mktemp("data") / "quarters.npz")
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory, data: str) -> str:
+    out = str(tmp_path_factory.mktemp("runs") / "noisy")
+    assert run_command(["train", *MODEL, "--data", data, "--epochs", "1", "--quiet", "--out", out]) == 0
+    return out
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a command that must fail, plainly and with --json; returns the one line."""
+
+    def refused(*words: str, code: int) -> str:
+        before = sorted(Path().rglob("*"))
+        capsys.readouterr()
+        assert run_command([*words]) == code
+        out, err = capsys.readouterr()
+        line = err.removesuffix("\n")
+        assert out == ""
+        assert line.startswith("error: ")
+        assert "\n" not in line
+        assert "Traceback" not in line
+        assert "(unexpected;" not in line
+        assert sorted(Path().rglob("*")) == before
+        assert run_command([*words, "--json"]) == code
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert json.loads(err) == {"failure": line.removeprefix("error: ")}
+        return line
+
+    return refused
+
+
+def state(widths: tuple[int, ...] = (64, 12, 8, 4)) -> dict[str, torch.Tensor]:
+    layers = pairwise(widths)
+    tensors = {}
+    for number, (inputs, outputs) in zip((1, 3, 5), layers, strict=True):
+        layer = nn.Linear(inputs, outputs)
+        tensors |= {f"{number}.weight": layer.weight.detach(), f"{number}.bias": layer.bias.detach()}
+    return tensors
+
+
+def train(data: str, *more: str) -> list[str]:
+    return ["train", *MODEL, "--data", data, "--epochs", "1", "--out", "out", *more]
+
+
+def test_no_such_file(refused: Any, data: str) -> None:
+    assert "none.pt" in refused(*train(data, "--checkpoint", "none.pt"), code=1)
+    assert "none.npz" in refused(*train("npz:none.npz"), code=1)
+    assert "none" in refused(*train("folder:none"), code=1)
+    assert "none.py" in refused("train", "none.py:build", "--data", data, "--out", "out", code=1)
+    assert "did you mean 'lenet5'" in refused("report", "lenet6", code=2)
+    assert "none.toml" in refused(*train(data, "--config", "none.toml"), code=2)
+    assert "--download" in refused("train", "lenet5", "--data", "mnist", "--out", "out", code=1)
+
+
+def test_damaged_checkpoints(refused: Any, data: str) -> None:
+    save_file(state(), "whole.safetensors")
+    whole = Path("whole.safetensors").read_bytes()
+    Path("cut.safetensors").write_bytes(whole[:-20])
+    Path("flipped.safetensors").write_bytes(whole[:3] + bytes([whole[3] ^ 64]) + whole[4:])
+    torch.save(state(), "whole.pt")
+    Path("cut.pt").write_bytes(Path("whole.pt").read_bytes()[:-500])
+    Path("text.pth").write_text("no weights")
+    for name in ("cut.safetensors", "flipped.safetensors", "cut.pt", "text.pth"):
+        assert name in refused(*train(data, "--checkpoint", name), code=1)
+
+
+def test_pickled_modules_are_not_opened(refused: Any, data: str) -> None:
+    torch.save(nn.Linear(2, 2), "module.pt")
+    Path("evil.pt").write_bytes(pickle.dumps(os.getcwd, protocol=4))
+    for name in ("module.pt", "evil.pt"):
+        assert "model.state_dict()" in refused(*train(data, "--checkpoint", name), code=1)
+
+
+def test_a_checkpoint_of_another_architecture(refused: Any, data: str) -> None:
+    save_file(state((64, 12, 9, 4)), "other.safetensors")
+    line = refused(*train(data, "--checkpoint", "other.safetensors"), code=1)
+    assert "first: 3.weight" in line
+    assert "9×12" in line
+
+
+def test_nan_weights(refused: Any, data: str) -> None:
+    tensors = state()
+    tensors["3.weight"][1, 1] = float("nan")
+    save_file(tensors, "nan.safetensors")
+    assert "3.weight holds NaN" in refused(
+        "evaluate", *MODEL, "--data", data, "--checkpoint", "nan.safetensors", code=1
+    )
+
+
+def test_a_loss_that_becomes_nan_keeps_the_last_good_state(
+    data: str, noisy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (train(data), ["prune", noisy, "--target-flops", "40%", *QUICK, "--out", "out"]):
+        assert run_command([*words, "--lr", "1e30", "--force", "--json"]) == 1
+        err = capsys.readouterr().err
+        assert "smaller --lr" in json.loads(err)["failure"]
+        assert Path("out/state.safetensors").exists()
+        assert run_command([*words, "--lr", "0.001", "--resume", "--quiet"]) == 0
+        assert not Path("out/state.safetensors").exists()
+
+
+def test_wrong_images(refused: Any, noisy: str) -> None:
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 4
+    np.savez("large.npz", images=rng.random((40, 9, 9)), labels=labels)
+    np.savez("colour.npz", images=rng.random((40, 3, 8, 8)), labels=labels)
+    np.savez("more.npz", images=rng.random((40, 8, 8)), labels=np.arange(40) % 5)
+    assert "1×9×9" in refused("evaluate", noisy, "--data", "npz:large.npz", code=1)
+    assert "3×8×8" in refused("prune", noisy, "--data", "npz:colour.npz", "--out", "out", code=1)
+    assert "5 classes" in refused("train", noisy, "--data", "npz:more.npz", "--out", "out", code=1)
+    assert "3 channels" in refused("evaluate", "torchvision:resnet18", "--data", "npz:large.npz", code=1)
+
+
+def test_a_class_folder_without_images(refused: Any) -> None:
+    for name in ("cats", "dogs", "empty"):
+        Path("photos", name).mkdir(parents=True)
+    for name in ("cats", "dogs"):
+        for number in range(4):
+            Image.new("L", (8, 8), 30 * number).save(f"photos/{name}/{number}.png")
+    assert "photos/empty" in refused(*train("folder:photos"), code=1)
+
+
+def test_targets(refused: Any, noisy: str) -> None:
+    for target, words in (("10", "one neuron in each layer still costs 69"), ("much", "60k"), ("0", "above 0")):
+        assert words in refused("prune", noisy, "--target-flops", target, "--out", "out", code=2)
+
+
+def test_a_criterion_that_cannot_be_used(refused: Any, data: str) -> None:
+    line = refused("prune", *MODEL, "--data", data, "--target-flops", "40%", "--out", "out", code=2)
+    assert "--criterion magnitude" in line
+
+
+def test_an_existing_out(refused: Any, data: str, noisy: str) -> None:
+    Path("out").mkdir()
+    Path("out/diary.txt").write_text("dear")
+    Path("file").write_text("dear")
+    assert "--force" in refused(*train(data), code=2)
+    assert "not a run" in refused(*train(data, "--force"), code=2)
+    assert "exists" in refused("train", noisy, "--out", "file", code=2)
+    assert "exists" in refused("prune", noisy, "--target-flops", "40%", "--out", "out", code=2)
+    assert "--force" in refused("export", noisy, "--out", "file", code=2)
+    assert "exists" in refused("demo", "--out", "out", code=2)
+    assert "not made by the demo" in refused("demo", "--out", "out", "--force", code=2)
+    assert "is the run that is read" in refused("train", noisy, "--out", noisy, "--force", code=2)
+
+
+def test_resume(refused: Any, data: str, noisy: str) -> None:
+    assert "leave --resume out" in refused(*train(data, "--resume"), code=1)
+    assert "is finished" in refused("train", noisy, "--resume", "--out", noisy, code=1)
+    assert run_command([*train(data, "--lr", "1e30"), "--quiet"]) == 1  # leaves an unfinished run
+    assert "another --seed: the run has 0, the command 1" in refused(*train(data, "--resume", "--seed", "1"), code=2)
+    assert "another data" in refused(*train("mnist-sample", "--resume"), code=2)
+    assert "repeat its command with --resume" in refused("report", "out", code=1)
+
+
+def test_devices(refused: Any, data: str) -> None:
+    if not torch.cuda.is_available():
+        assert "--device cpu" in refused(*train(data, "--device", "cuda"), code=2)
+    assert "--device cpu" in refused(*train(data, "--device", "toaster"), code=2)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--epochs", "x"], ["--epochs", "-1"], ["--lr", "0"], ["--lr", "nan"], ["--batch-size", "0"], ["--nonsense"],
+        ["--option", "margin"], ["--option", "margins=1"], ["--option", "margin=x"], ["--layers", "nowhere"],
+        ["--method", "se-snm"], ["--augment", "flip"], ["--normalize", "1/0"], ["--normalize", "mnisst"],
+        ["--image-size", "0"], ["--input-shape", "3x3"], ["--model-arg", "width"], ["--model-arg", "depth=3"],
+        ["--save-every", "-1"], ["--optimizer", "lion"], ["--schedule", "steps"],
+    ],
+)  # fmt: skip
+def test_impossible_options(refused: Any, data: str, more: list[str]) -> None:
+    refused(*train(data, *more), code=2)
+
+
+@pytest.mark.parametrize(
+    "words", [["nonsense"], ["train"], ["list", "cars"], ["report"], ["export", "lenet5"], ["prune", "lenet5"]]
+)
+def test_incomplete_commands(refused: Any, words: list[str]) -> None:
+    assert "--help" in (line := refused(*words, code=2)) or "--out" in line
+
+
+def test_which_data(refused: Any) -> None:
+    assert "--data" in refused("evaluate", "lenet5", code=2)
+    assert "--data" in refused("train", "lenet5", "--out", "out", code=2)
+
+
+def test_recipes(refused: Any, data: str) -> None:
+    for content, words in (
+        ("epoch = 1", "did you mean 'epochs'"),
+        ("epochs = ", "not a recipe"),
+        ('epochs = "many"', "--epochs"),
+        ("[option]\nday = 2020-01-01", "option holds a value"),
+    ):
+        Path("recipe.toml").write_text(content)
+        assert words in refused("train", *MODEL, "--data", data, "--config", "recipe.toml", "--out", "out", code=2)
+
+
+def test_damaged_runs(refused: Any, noisy: str) -> None:
+    for file in Path(noisy).iterdir():
+        if file.name in ("history.jsonl", "noise.safetensors"):
+            continue
+        whole = file.read_bytes()
+        try:
+            file.write_bytes(whole[: len(whole) // 2])
+            assert file.name in refused("evaluate", noisy, code=1)
+            file.unlink()
+            assert Path(noisy).name in refused("evaluate", noisy, code=1)
+        finally:
+            file.write_bytes(whole)
+    Path("folder").mkdir()
+    assert "not a run" in refused("report", "folder", code=1)
+
+
+def limited(size: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command that can write no file larger than ``size`` bytes; Python ignores the signal that comes first."""
+    program = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size})); "
+        f"from snncompress.cli import main; main({list(words)!r})"
+    )
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+def test_a_disk_that_is_full_from_the_start(data: str) -> None:
+    result = limited(3000, *train(data))
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert "the disk is full; make room" in result.stderr
+    assert list(Path().iterdir()) == []
+
+
+def test_a_disk_that_becomes_full(
+    data: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*train(data), "--save-every", "0", "--quiet"]
+    assert run_command([*words[:-4], "whole", *words[-3:]]) == 0
+    fsync, calls = os.fsync, []
+
+    def full(file: int) -> None:
+        calls.append(file)
+        if len(calls) > 9:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(file)
+
+    capsys.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert run_command(words) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "the disk is full" in err
+    assert not [file for file in Path("out").iterdir() if file.name.endswith(".tmp")]
+    assert run_command([*words, "--resume"]) == 0
+    assert Path("out/model.safetensors").read_bytes() == Path("whole/model.safetensors").read_bytes()
+
+
+def test_a_full_disk_leaves_no_export(refused: Any, noisy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "the disk is full" in refused("export", noisy, "--out", "model.onnx", code=1)
+
+
+def test_a_read_only_folder(refused: Any, data: str, noisy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.getuid() == 0:  # root may write everywhere
+
+        def mkdir(self: Path, *_: Any, **__: Any) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+        monkeypatch.setattr(Path, "mkdir", mkdir)
+        folder = Path("out")
+    else:
+        Path("locked").mkdir(mode=0o500)
+        folder = Path("locked/out")
+    for words in (train(data), ["prune", noisy, "--target-flops", "40%"]):
+        assert "may write" in refused(*words, "--out", str(folder), "--quiet", code=1)
+
+
+def test_a_run_that_may_only_be_read_is_evaluated(noisy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(path: Path, _: Any) -> None:
+        raise RunError(f"cannot write {path}: permission denied")
+
+    before = Path(noisy, "run.json").read_bytes()
+    monkeypatch.setattr(run_module, "write_json", write)
+    assert run_command(["evaluate", noisy, "--quiet"]) == 0
+    assert Path(noisy, "run.json").read_bytes() == before
+
+
+def test_debug_shows_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["report", "nowhere", "--debug"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_what_nobody_foresaw_is_one_line_too(
+    refused: Any, noisy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("something\nodd")
+
+    monkeypatch.setattr(run_module, "read_header", fail)
+    assert run_command(["report", noisy]) == 1
+    err = capsys.readouterr().err
+    assert err == "error: RuntimeError: something odd (unexpected; --debug shows where it comes from)\n"
+
+
+def test_output_that_cannot_be_written() -> None:
+    command = [sys.executable, "-m", "snncompress", "list", "models"]
+    if Path("/dev/full").exists():
+        with Path("/dev/full").open("w") as full:
+            result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert result.returncode == 1
+        assert result.stderr.startswith("error: No space left on device")
+        assert result.stderr.count("\n") == 1
+    reader, writer = os.pipe()
+    os.close(reader)  # as `head` does when it has enough
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert result.stderr == ""

@@ -1,0 +1,223 @@
+"""SE-SNN against its equations, computed by hand in double precision."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from networks import IMAGE, Small, batches_of, randomize
+from torch import Tensor, nn
+
+from snncompress.noise.attach import attach
+from snncompress.noise.branch import Branch, Mode
+from snncompress.noise.se_snn import NoiseBranch, Options, per_neuron
+from snncompress.training.loop import observe
+
+LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "linear": (nn.Linear(7, 5), (7,)),
+    "linear without bias": (nn.Linear(7, 5, bias=False), (7,)),
+    "linear on tokens": (nn.Linear(7, 5), (6, 7)),
+    "conv": (nn.Conv2d(4, 6, 3), (4, 9, 8)),
+    "stride, padding": (nn.Conv2d(4, 6, (3, 5), stride=(2, 1), padding=(1, 2), bias=False), (4, 9, 8)),
+    "dilation": (nn.Conv2d(4, 6, 3, dilation=2, padding="same"), (4, 9, 8)),
+    "groups": (nn.Conv2d(4, 6, 3, groups=2), (4, 9, 8)),
+    "depthwise": (nn.Conv2d(4, 4, 3, groups=4, padding=1), (4, 9, 8)),
+    "reflect": (nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect"), (4, 9, 8)),
+    "circular": (nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular"), (4, 9, 8)),
+}
+
+
+def make(name: str, normed: bool = False) -> tuple[Any, NoiseBranch, Tensor]:
+    """A layer, a branch whose σ depends on the input, and an input, in double precision."""
+    layer, shape = LAYERS[name]
+    branch = NoiseBranch(layer.double(), Options(), normed=normed)  # type: ignore[arg-type]
+    nn.init.normal_(branch.weight, std=0.2)
+    nn.init.normal_(branch.bias, mean=-1, std=0.5)
+    return layer, branch, torch.randn(3, *shape, dtype=torch.float64)
+
+
+def sigma_layer(layer: Any, branch: NoiseBranch) -> nn.Module:
+    """f_σ as a layer of its own, without its softplus."""
+    arguments = {"bias": True, "dtype": torch.float64}
+    if isinstance(layer, nn.Linear):
+        twin: nn.Module = nn.Linear(layer.in_features, layer.out_features, **arguments)  # type: ignore[arg-type]
+    else:
+        same = ("stride", "padding", "dilation", "groups", "padding_mode")
+        arguments |= {key: getattr(layer, key) for key in same}
+        twin = nn.Conv2d(layer.in_channels, layer.out_channels, layer.kernel_size, **arguments)
+    twin.load_state_dict({"weight": branch.weight, "bias": branch.bias})
+    return twin
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_mean_and_sigma_by_one_product(name: str) -> None:
+    layer, branch, x = make(name)
+    mean, raw = branch._mean_and_raw(layer, x)
+    torch.testing.assert_close(mean, layer(x), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(raw, sigma_layer(layer, branch)(x), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_penalty_is_equation_5(name: str) -> None:
+    layer, branch, x = make(name)
+    # A margin amid the values of log σ: some neurons are above it, and single values of those below.
+    branch.options = Options(margin=-1.2)
+    branch.sample(layer, x)
+    log_sigma = F.softplus(sigma_layer(layer, branch)(x)).log().detach().numpy()
+    neurons = log_sigma.shape[1] if isinstance(layer, nn.Conv2d) else log_sigma.shape[-1]
+    omega = 0.0
+    for j in range(neurons):
+        values = (log_sigma[:, j] if isinstance(layer, nn.Conv2d) else log_sigma[..., j]).flatten()
+        omega += max(0.0, branch.options.margin - math.fsum(values) / len(values)) / neurons
+    assert float(branch.penalty().detach()) == pytest.approx(branch.options.omega * omega, rel=1e-12)
+
+
+def test_margin_is_set_on_each_neuron_and_costs_nothing_above_it() -> None:
+    layer = nn.Linear(2, 2)
+    branch = NoiseBranch(layer, Options(omega=1, margin=0.5), normed=False)
+    branch.bias.data = torch.tensor([-1.0, 9.0])  # the second is far above the margin
+    branch.sample(layer, torch.randn(4, 2))
+    below = 0.5 - math.log(math.log1p(math.exp(-1.0)))
+    penalty = branch.penalty()
+    assert float(penalty.detach()) == pytest.approx(below / 2, rel=1e-6)
+    penalty.backward()
+    assert branch.bias.grad is not None
+    assert branch.bias.grad[0] < 0  # more entropy for the first
+    assert branch.bias.grad[1] == 0
+
+
+@pytest.mark.parametrize("name", ["linear", "groups", "stride, padding"])
+def test_samples_have_the_mean_and_deviation_of_equation_1(name: str) -> None:
+    layer, branch, x = make(name)
+    count = 4000
+    with torch.no_grad():
+        samples = torch.stack([branch.sample(layer, x) for _ in range(count)])
+        mean, sigma = layer(x), F.softplus(sigma_layer(layer, branch)(x))
+    # The mean of n samples deviates by σ/√n, their standard deviation by σ/√(2n); with the largest of some
+    # hundreds of elements within 5 standard errors but once in thousands of seeds.
+    assert float(((samples.mean(0) - mean) / sigma).abs().max()) < 5 / math.sqrt(count)
+    assert float((samples.std(0) / sigma - 1).abs().max()) < 5 / math.sqrt(2 * count)
+    errors = (samples - mean) / sigma
+    correlation = (errors[:, 0].flatten(1)[:, 0] * errors[:, 1].flatten(1)[:, 0]).mean()
+    assert abs(float(correlation)) < 5 / math.sqrt(count)  # noise is drawn for each sample anew
+
+
+def test_noise_enters_after_the_norm_that_follows() -> None:
+    model = randomize(Small()).double()
+    noise = attach(model, "se-snn", IMAGE, layers=["conv1"])
+    seen = {}
+    for name in ("conv1", "norm1"):
+        model.get_submodule(name).register_forward_hook(lambda m, a, out, name=name: seen.update({name: out}))
+    x = torch.randn(2, *IMAGE, dtype=torch.float64)
+    with torch.no_grad():
+        model(x)
+        noisy = dict(seen)
+        with noise.mode(Mode.MEAN):
+            model(x)
+    assert torch.allclose(noisy["conv1"], seen["conv1"], atol=1e-14)  # the mean alone
+    added = noisy["norm1"] - seen["norm1"]
+    sigma = math.exp(Options().log_sigma)  # at the start σ is the same everywhere
+    assert float(added.std()) == pytest.approx(sigma, rel=5 / math.sqrt(2 * added.numel()))
+
+
+def test_the_norm_that_follows_gathers_statistics_of_the_mean() -> None:
+    plain = randomize(Small()).double().train()
+    model = copy.deepcopy(plain)
+    attach(model, "se-snn", IMAGE, {"log_sigma": 2}, layers=["conv1"])
+    x = torch.randn(8, *IMAGE, dtype=torch.float64)
+    plain(x), model(x)
+    buffers, expected = dict(model.named_buffers()), dict(plain.named_buffers())
+    torch.testing.assert_close(buffers["norm1.running_var"], expected["norm1.running_var"], rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(buffers["norm2.running_var"], expected["norm2.running_var"], rtol=0.1)
+
+
+def test_noise_without_a_norm_enters_at_the_layer() -> None:
+    layer, branch, x = make("conv", normed=False)
+    sigma = F.softplus(sigma_layer(layer, branch)(x))
+    torch.manual_seed(0)
+    sample = branch.sample(layer, x)
+    torch.manual_seed(0)
+    torch.testing.assert_close(sample, layer(x) + torch.randn_like(sigma) * sigma, rtol=1e-12, atol=1e-12)
+    assert torch.equal(branch.after_norm(sample), sample)
+
+
+def test_log_sigma_starts_where_it_is_told() -> None:
+    layer = nn.Linear(3, 4)
+    for start in (-8.0, -3.0, 1.5):
+        branch = NoiseBranch(layer, Options(log_sigma=start), normed=False)
+        branch.observe(layer, torch.randn(5, 3))
+        torch.testing.assert_close(branch.mean_log_sigma(), torch.full((4,), start).double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [[24], [12, 12], [5, 7, 11, 1]])
+def test_statistics_do_not_depend_on_the_batch_size(sizes: list[int]) -> None:
+    torch.manual_seed(0)
+    model = randomize(Small()).double()
+    noise = attach(model, "se-snn", IMAGE)
+    for _, parameter in noise.named_parameters():
+        nn.init.normal_(parameter, std=0.3)
+    images = torch.randn(24, *IMAGE, dtype=torch.float64)
+    inputs: dict[str, Tensor] = {}
+    for name in noise.branches:
+        model.get_submodule(name).register_forward_pre_hook(lambda m, a, name=name: inputs.update({name: a[0]}))
+    with noise.mode(Mode.MEAN), torch.no_grad():
+        model(images)
+    direct = {}
+    for name, branch in noise.branches.items():
+        layer: Any = model.get_submodule(name)
+        assert isinstance(branch, NoiseBranch)
+        direct[name] = per_neuron(F.softplus(sigma_layer(layer, branch)(inputs[name])).log(), layer).mean(1).detach()
+    for _ in range(2):  # what was observed before is forgotten
+        observe(model, noise, batches_of(*images.split(sizes)))
+    for name, branch in noise.branches.items():
+        assert isinstance(branch, NoiseBranch)
+        torch.testing.assert_close(branch.mean_log_sigma(), direct[name], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(branch.importance(), (4 - direct[name]).clamp_min(0), rtol=1e-10, atol=1e-10)
+        low, middle, high = direct[name].quantile(torch.tensor([0.25, 0.5, 0.75]).double()).tolist()
+        expected = {"log_sigma_25": low, "log_sigma_50": middle, "log_sigma_75": high}
+        assert branch.summary() == pytest.approx(expected, rel=1e-9)
+
+
+def test_importance_is_zero_above_the_margin_and_falls_with_the_noise() -> None:
+    layer = nn.Linear(2, 3)
+    branch = NoiseBranch(layer, Options(margin=1), normed=False)
+    branch.bias.data = torch.tensor([-5.0, 0.0, 50.0])
+    branch.observe(layer, torch.randn(4, 2))
+    first, second, third = branch.importance().tolist()
+    assert first > second > third == 0
+    branch.forget()
+    assert branch.summary() == {}
+
+
+def test_sigma_never_vanishes() -> None:
+    layer = nn.Linear(2, 1)
+    branch = NoiseBranch(layer, Options(), normed=False)
+    branch.bias.data.fill_(-1000.0)
+    assert bool(torch.isfinite(branch.sample(layer, torch.zeros(3, 2))).all())
+    penalty = branch.penalty()
+    penalty.backward()
+    assert bool(torch.isfinite(penalty))
+    assert branch.bias.grad is not None
+    assert bool(torch.isfinite(branch.bias.grad).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_precision(dtype: torch.dtype) -> None:
+    layer: Any = nn.Linear(3, 4).to(dtype)
+    branch: Branch = NoiseBranch(layer, Options(), normed=False)
+    assert branch.sample(layer, torch.zeros(2, 3, dtype=dtype)).dtype == dtype
+    assert branch.penalty().dtype == torch.promote_types(dtype, torch.float32)  # log σ is never halved
+
+
+def test_autocast_keeps_log_sigma_in_single_precision() -> None:
+    model = randomize(Small())
+    noise = attach(model, "se-snn", IMAGE)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        model(torch.randn(4, *IMAGE))
+    penalty = noise.penalty()
+    assert penalty.dtype == torch.float32
+    assert float(penalty.detach()) == pytest.approx(0.01 * 3 * (4 + 3), rel=1e-2)  # ω·Σ(b − log σ), three layers
