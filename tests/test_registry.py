@@ -40,7 +40,7 @@ def test_one_file_one_name(kind: str) -> None:
 def test_the_docstring_opens_with_the_summary(kind: str) -> None:
     for name, entry in registry.entries(kind).items():
         docstring = registry.load(kind, name).__doc__ or ""
-        assert docstring.splitlines()[0] == f"``{name}``: {entry.summary}"
+        assert docstring.splitlines()[0].rstrip(".") == f"``{name}``: {entry.summary}"
 
 
 @pytest.mark.parametrize("kind", registry.KINDS)

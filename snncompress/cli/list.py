@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import Annotated
 
@@ -40,7 +41,7 @@ def list_(
     table = Table.grid(padding=(0, 2))
     for entry in found.values():
         table.add_row(entry.name, entry.summary)
-    console = Console(highlight=False, soft_wrap=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)  # grep wants whole lines
     console.print(table)
     if kind in MORE:
         console.print(f"\n{MORE[kind]}")

@@ -39,14 +39,14 @@ class TrainOptions:
     save_every: float = 30.0  # seconds between two saves of the state
 
     def __post_init__(self) -> None:
-        for name, value, allowed in (
-            ("epochs", self.epochs, self.epochs >= 0),
-            ("lr", self.lr, self.lr > 0 and math.isfinite(self.lr)),
-            ("batch-size", self.batch_size, self.batch_size > 0),
-            ("weight-decay", self.weight_decay, self.weight_decay >= 0),
+        for name, value, allowed, range_ in (
+            ("epochs", self.epochs, self.epochs >= 0, "0 or more"),
+            ("lr", self.lr, self.lr > 0 and math.isfinite(self.lr), "a number above 0"),
+            ("batch-size", self.batch_size, self.batch_size > 0, "1 or more"),
+            ("weight-decay", self.weight_decay, self.weight_decay >= 0, "0 or more"),
         ):
             if not allowed:
-                raise UsageError(f"--{name} {value} is out of range")
+                raise UsageError(f"--{name} {value} is out of range; give {range_}")
 
     def rate(self, progress: float) -> float:
         """The learning rate when a share ``progress`` (0 to 1) of the steps is behind."""

@@ -17,7 +17,6 @@ from small_data import make_images, write_npz
 import snncompress
 from snncompress.cli import demo as demo_module
 from snncompress.cli import run as run_command
-from snncompress.registry import KINDS, entries
 
 REPORT_KEYS = {
     "name", "error", "weights", "weights_percent", "flops", "flops_percent", "memory", "memory_percent", "bytes",
@@ -283,15 +282,6 @@ def test_the_embedded_sample(call: Any, tmp_path: Path) -> None:
     assert json.loads(call("evaluate", tmp_path / "run", "--json"))["error"] < 85
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_list_shows_every_entry(call: Any, kind: str) -> None:
-    shown = json.loads(call("list", kind, "--json"))
-    assert {entry["name"] for entry in shown} == set(entries(kind))
-    assert all(entry["summary"] for entry in shown)
-    text = call("list", kind, "--quiet")
-    assert all(name in text for name in entries(kind))
-
-
 def test_the_demo_runs_its_commands(runs: Runs, call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = demo_module.commands(Path("demo"))
     assert [command[0] for command in everything][-3:] == ["report", "report", "export"]
@@ -310,7 +300,3 @@ def test_the_demo_runs_its_commands(runs: Runs, call: Any, tmp_path: Path, monke
     result = json.loads(call("demo", "--out", tmp_path / "demo", "--force", "--json"))
     assert result.keys() == {"report", "export"}
     assert header(tmp_path / "demo" / "plain")["command"][:2] == ["snncompress", "train"]
-
-
-def test_version(call: Any) -> None:
-    assert call("--version") == f"snncompress {snncompress.__version__}\n"

@@ -1,14 +1,18 @@
-"""Help: every command and option has it, with an example, and it needs no torch."""
+"""Help and lists: every command and option has help, with an example, and it needs no torch."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
 import typer
 
+import snncompress
+from snncompress.cli import run as run_command
 from snncompress.cli.app import app
+from snncompress.registry import KINDS, entries
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 HEAVY = {"torch", "torchvision", "numpy", "onnx", "onnxruntime", "safetensors", "matplotlib"}
@@ -54,3 +58,19 @@ def test_list_needs_no_torch() -> None:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "se-snn" in result.stdout
     assert "loaded: []" in result.stdout
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_list_shows_every_entry(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["list", kind, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {entry["name"] for entry in shown} == set(entries(kind))
+    assert all(entry["summary"] for entry in shown)
+    assert run_command(["list", kind, "--quiet"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in entries(kind))
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["--version"]) == 0
+    assert capsys.readouterr().out == f"snncompress {snncompress.__version__}\n"
