@@ -30,8 +30,10 @@ def show_run(run: Run, json: bool) -> None:
         print_json(result)
         return
     if plan.get("stopped"):
-        print(f"stopped before the target: {plan['stopped']}; this is the last model within the budget")
-    elif plan.get("target") and plan["points"][0]["flops"] <= plan["target"]:
+        print(f"{plan['stopped']}: this is the last model within it")
+    elif run.plan is not None and plan["target"] is None:
+        print("no --target-flops was given: only neurons that never fire were removed")
+    elif run.plan is not None and plan["points"][0]["flops"] <= plan["target"]:
         print("the model met the target already: only dead neurons were removed")
     error = "" if row.error is None else f", validation error {row.error:.2f}%"
     print(

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snncompress.evaluation.accuracy import Evaluation
 from snncompress.progress import Progress
 from snncompress.pruning.allocation import Widths, compete, propose, trials_of
 from snncompress.pruning.coupling import Group
@@ -33,14 +32,15 @@ from snncompress.training.loop import SHOW_EVERY, validate
 
 SCORED_BATCHES = 2  # of 1,000 images: importance changes little from round to round
 JUDGE_EVERY = 0.95  # validate when the multiplications have fallen to this share since the last time
+RECOVERY_EPOCHS = 2  # before a model over the error budget is given up
 TRIAL_STEPS = 50  # of fine-tuning in the first heat of competing allocations
 
 
 class Pruner:
     """The pruning of one network, phase after phase; each phase can be left and entered again.
 
-    ``state`` holds what a resumed run needs beside the network: the phase (dead, allocate, rounds, final, done),
-    the number of fine-tuning steps taken, the widths to reach, trials, and the points of the trade-off.
+    ``state`` holds what a resumed run needs beside the network: the phase (dead, allocate, rounds, recover, final,
+    done), the number of fine-tuning steps taken, the widths to reach, trials, and the points of the trade-off.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Pruner:
             "dead": self._remove_dead,
             "allocate": self._allocate,
             "rounds": self._rounds,
+            "recover": self._recover,
             "final": self._final,
         }
         while self.state["phase"] != "done":
@@ -96,7 +97,7 @@ class Pruner:
             f"stage 1: {len(dead)} of {before} neurons never fire and are gone; "
             f"logits changed by {change:.1e} of the largest; {subject.cost():,} FLOPs"
         )
-        self._within_budget()
+        self._judge()
         return "allocate" if self.target is not None and subject.cost() > self.target else "done"
 
     def _allocate(self) -> str:
@@ -128,8 +129,8 @@ class Pruner:
             self.progress.advance(self._way() - shown, flops=subject.cost(), **subject.learner.means())
             shown = self._way()
             due = subject.cost() <= max(JUDGE_EVERY * state["points"][-1]["flops"], target)
-            if due and not self._within_budget():
-                break
+            if due and not self._judge():
+                return "recover"
             self._save()  # where no fine-tuning step has
         self.progress.finish()
         return "final"
@@ -140,10 +141,19 @@ class Pruner:
         start = math.log(self.state["points"][0]["flops"])
         return round(100 * (start - math.log(self.subject.cost())) / (start - math.log(self.target)))
 
+    def _recover(self) -> str:
+        """Over the budget: fine-tuning may bring the error back before pruning gives up."""
+        self._finetune("recover", RECOVERY_EPOCHS * len(self.feed.train))
+        if self._judge():
+            return "rounds"
+        self._give_up()
+        return "final"
+
     def _final(self) -> str:
         """The longer fine-tuning."""
         self._finetune("fine-tune", self.options.final_epochs * len(self.feed.train))
-        self._within_budget()
+        if not self._judge():
+            self._give_up()
         return "done"
 
     # --- their parts ----------------------------------------------------------------------------------------
@@ -233,40 +243,36 @@ class Pruner:
         self.state["round_step"] += 1
         self._save()
 
-    def _judge(self) -> Evaluation | None:
-        """Validates the present model and notes a point of the trade-off."""
+    def _judge(self) -> bool:
+        """Validates, notes a point of the trade-off, and keeps the model if its error is within the budget."""
         subject, state = self.subject, self.state
         if state["step"]:
             subject.learner.check_finite()
             reestimate(subject.model, None, self.feed.plain)
         result = validate(subject.model, None, self.feed.validation)
-        point = {
-            "round": state["round"],
-            "step": state["step"],
-            "flops": subject.cost(),
-            "widths": subject.widths(),
-        }
-        if result is not None:
-            point |= {"error": result.error, "nll": result.nll}
+        point: dict[str, Any] = {"round": state["round"], "step": state["step"], "flops": subject.cost()}
+        point |= {"widths": subject.widths()}
+        point |= {} if result is None else {"error": result.error, "nll": result.nll}
         state["points"].append(point)
         self.folder.record({"phase": state["phase"], **point})
-        return result
+        if result is None or self.options.max_drop is None:
+            return True
+        if result.error > self._limit():
+            return False
+        self.good = {f"good.{name}": tensor.clone() for name, tensor in subject.tensors().items()}
+        state["good"], state["good_point"] = subject.meta(), point
+        return True
 
-    def _within_budget(self) -> bool:
-        """Judges; over the budget, the last model within it comes back."""
-        result, state = self._judge(), self.state
-        if self.options.max_drop is None or result is None:
-            return True
-        limit = state["points"][0]["error"] + self.options.max_drop
-        if result.error <= limit:
-            self.good = {f"good.{name}": tensor.clone() for name, tensor in self.subject.tensors().items()}
-            state["good"], state["good_point"] = self.subject.meta(), state["points"][-1]
-            return True
-        state["stopped"] = (
-            f"validation error {result.error:.2f}% at {self.subject.cost():,} FLOPs exceeds the budget of {limit:.2f}%"
-        )
-        self.subject.restore(part(self.good, "good."), state["good"])
-        return False
+    def _limit(self) -> float:
+        """The largest error that the budget allows, in percent."""
+        return float(self.state["points"][0]["error"] + (self.options.max_drop or 0.0))
+
+    def _give_up(self) -> None:
+        """The last model within the budget comes back."""
+        last = self.state["points"][-1]
+        error, limit = f"{last['error']:.2f}%", f"{self._limit():.2f}%"
+        self.state["stopped"] = f"validation error {error} at {last['flops']:,} FLOPs exceeds the budget of {limit}"
+        self.subject.restore(part(self.good, "good."), self.state["good"])
 
     def _save(self, always: bool = False) -> None:
         if always or self.folder.due() or self.interrupt.requested:

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from tabulate import tabulate
-
 if TYPE_CHECKING:  # printing needs no torch
     from snncompress.reporting.rows import Row
 
@@ -111,6 +109,8 @@ def _grid(header: Sequence[str], cells: list[list[str]], left: int, markdown: bo
     """A table whose first ``left`` columns are words, the others numbers."""
     if markdown:  # a bar would end the cell
         cells = [[cell.replace("|", "\\|") for cell in line] for line in cells]
+    from tabulate import tabulate  # slow to import, and `--help` needs this module
+
     table: str = tabulate(
         cells,
         headers=header,

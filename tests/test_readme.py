@@ -1,0 +1,32 @@
+"""The README says what the tool has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from snncompress import registry
+from snncompress.cli.app import app
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", registry.KINDS)
+def test_every_entry_stands_in_a_table_with_its_summary(kind: str) -> None:
+    for entry in registry.entries(kind).values():
+        assert f"| `{entry.name}` | {entry.summary} |" in README
+
+
+def test_every_command_is_shown() -> None:
+    names = [command.name for command in app.registered_commands]
+    assert len(names) >= 7
+    for name in names:
+        assert f"snncompress {name}" in README, name
+
+
+@pytest.mark.parametrize("method", registry.entries("methods"))
+def test_every_method_has_a_card(method: str) -> None:
+    card = (Path(__file__).parents[1] / "docs" / "methods" / f"{method}.md").read_text(encoding="utf-8")
+    for part in ("How to use", "Suggested values", "Details", "Attribution"):
+        assert part in card
