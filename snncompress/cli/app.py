@@ -19,9 +19,9 @@ app = typer.Typer(
     name="snncompress",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # rich panels take as long to import as everything else together
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for command, name in (
     (train, "train"),

@@ -25,7 +25,7 @@ def commands(out: Path) -> list[list[str]]:
         ["train", plain, "--method", "se-snn", "--epochs", "8", "--out", noisy],
         ["prune", noisy, "--target-flops", "10%", "--candidates", "4", "--finetune-steps", "10",
          "--final-epochs", "15", "--augment", "shift", "--out", small],
-        ["train", small, "--from-scratch", "--method", "none", "--epochs", "30", "--augment", "shift",
+        ["train", small, "--from-scratch", "--method", "none", "--epochs", "49", "--augment", "shift",
          "--out", scratch],
         ["report", plain, small, scratch],
         ["report", small, "--quiet", "--layers", "--plot", str(out / "tradeoff.png")],
@@ -40,10 +40,11 @@ def demo(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Goes the whole way on the embedded sample of MNIST: train, prune, report, export; about two minutes.
+    """Trains, prunes, reports and exports on embedded data, in about two minutes.
 
-    Example:
-        snncompress demo --out demo
+    \b
+    Examples:
+      snncompress demo --out demo
     """
     from snncompress.cli.app import app
     from snncompress.cli.render import print_json

@@ -21,7 +21,7 @@ class Split(StrEnum):
 def evaluate(
     source: o.Source,
     data: o.Data = None,
-    split: Annotated[Split, typer.Option(help="Which images.", rich_help_panel=o.DATA)] = Split.TEST,
+    split: Annotated[Split, typer.Option(help="Which images.")] = Split.TEST,
     checkpoint: o.Checkpoint = None,
     model_arg: o.ModelArg = None,
     normalize: o.Normalize = None,
@@ -37,10 +37,10 @@ def evaluate(
 ) -> None:
     """Measures error and negative log-likelihood of the deterministic model.
 
+    \b
     Examples:
-        snncompress evaluate runs/small
-
-        snncompress evaluate resnet56 --checkpoint resnet56.th --data cifar10 --normalize imagenet
+      snncompress evaluate runs/small
+      snncompress evaluate resnet56 --checkpoint resnet56.th --data cifar10 --normalize imagenet
     """
     from snncompress.cli.measuring import evaluate_split
     from snncompress.cli.opening import Request, open_run

@@ -38,10 +38,10 @@ def export(
 ) -> None:
     """Writes one ONNX file, checked, and compared with torch on real images.
 
+    \b
     Examples:
-        snncompress export runs/small --out small.onnx
-
-        snncompress export runs/small --with-normalization --with-softmax --out small.onnx
+      snncompress export runs/small --out small.onnx
+      snncompress export runs/small --with-normalization --with-softmax --out small.onnx
     """
     from snncompress.cli.opening import Request, open_run
     from snncompress.cli.render import print_json

@@ -26,8 +26,9 @@ def list_(
 ) -> None:
     """Lists the models, data, methods or criteria there are.
 
-    Example:
-        snncompress list models
+    \b
+    Examples:
+      snncompress list models
     """
     from rich.console import Console
     from rich.table import Table

@@ -11,7 +11,6 @@ import typer
 
 from snncompress.errors import UsageError, unknown_name
 
-MODEL, DATA, OUTPUT = "Model", "Data", "Output"
 REPEATABLE = ("layers", "model_arg", "option", "sources")
 
 
@@ -89,52 +88,49 @@ Source = Annotated[
 ]
 Checkpoint = Annotated[
     Path | None,
-    typer.Option(help="Weights for a model: .safetensors, .pt, .pth, .th.", rich_help_panel=MODEL, show_default=False),
+    typer.Option(help="Weights for a model: .safetensors, .pt, .pth, .th.", show_default=False),
 ]
 ModelArg = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="KEY=VALUE", help="An argument of the model's builder; repeatable.", rich_help_panel=MODEL,
+        metavar="KEY=VALUE", help="An argument of the model's builder; repeatable.",
         show_default=False,
     ),
 ]  # fmt: skip
 InputShape = Annotated[
     str | None,
-    typer.Option(metavar="CxHxW", help="Image shape, where no data tells it.", rich_help_panel=MODEL),
+    typer.Option(metavar="CxHxW", help="Image shape, where no data tells it."),
 ]
 BatchSize = Annotated[int, typer.Option(help="Images a step.")]
 WeightDecay = Annotated[float, typer.Option(help="ℓ2 penalty of the optimizer, not on the noise.")]
 Normalize = Annotated[
     str | None,
-    typer.Option(help="mnist, cifar10, imagenet, none or MEAN/STD; else the data set's own.", rich_help_panel=MODEL),
+    typer.Option(help="mnist, cifar10, imagenet, none or MEAN/STD; else the data set's own."),
 ]
 TrustSource = Annotated[
     bool,
-    typer.Option("--trust-source", help="Run a run's source file even if it has changed since.", rich_help_panel=MODEL),
+    typer.Option("--trust-source", help="Run a run's source file even if it has changed since."),
 ]
 Data = Annotated[
     str | None,
     typer.Option(
-        help="mnist-sample, mnist, cifar10, `folder:PATH`, `npz:PATH`, ... (see snncompress list data); "
+        help="mnist-sample, mnist, cifar10, folder:PATH, npz:PATH, ... (see snncompress list data); "
         "a run knows its own.",
-        rich_help_panel=DATA,
         show_default=False,
     ),
 ]
 DataRoot = Annotated[
     Path | None,
-    typer.Option(help="Where data sets are; else $SNNCOMPRESS_DATA, else ./data.", rich_help_panel=DATA),
+    typer.Option(help="Where data sets are; else $SNNCOMPRESS_DATA, else ./data."),
 ]
-Download = Annotated[bool, typer.Option("--download", help="Fetch the data set if missing.", rich_help_panel=DATA)]
-ImageSize = Annotated[int | None, typer.Option(help="Resize images to this height and width.", rich_help_panel=DATA)]
+Download = Annotated[bool, typer.Option("--download", help="Fetch the data set if missing.")]
+ImageSize = Annotated[int | None, typer.Option(help="Resize images to this height and width.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace an existing --out.", rich_help_panel=OUTPUT)]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on where the run in --out was interrupted.", rich_help_panel=OUTPUT)
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.", rich_help_panel=OUTPUT)]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no messages.", rich_help_panel=OUTPUT)]
-Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback on failure.", rich_help_panel=OUTPUT)]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where the run in --out was interrupted.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no messages.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback on failure.")]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -142,6 +138,4 @@ Config = Annotated[
         show_default=False,
     ),
 ]  # fmt: skip
-SaveEvery = Annotated[
-    float, typer.Option(help="Seconds between two saves of the state.", rich_help_panel=OUTPUT, min=0.0)
-]
+SaveEvery = Annotated[float, typer.Option(help="Seconds between two saves of the state.", min=0.0)]

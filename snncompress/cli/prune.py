@@ -21,9 +21,7 @@ def prune(
         str | None,
         typer.Option(help="Multiplications to come down to: 60k, 0.06M, or 5% of the original's.", show_default=False),
     ] = None,
-    criterion: Annotated[
-        str, typer.Option(help="Importance; see `snncompress list criteria`.")
-    ] = PruneOptions.criterion,
+    criterion: Annotated[str, typer.Option(help="Importance; see snncompress list criteria.")] = PruneOptions.criterion,
     allocation: Annotated[
         Allocation,
         typer.Option(help="compete: several widths meet the target, validation chooses; global: one ranking."),
@@ -40,9 +38,7 @@ def prune(
     lr: Annotated[float, typer.Option(help="Learning rate of the fine-tuning.")] = TrainOptions.lr,
     batch_size: o.BatchSize = TrainOptions.batch_size,
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
-    augment: Annotated[
-        str, typer.Option(help="none, shift or crop-flip.", rich_help_panel=o.DATA)
-    ] = TrainOptions.augment,
+    augment: Annotated[str, typer.Option(help="none, shift or crop-flip.")] = TrainOptions.augment,
     seed: Annotated[
         int, typer.Option(help="Of the order of the images, the noise, the candidates.")
     ] = TrainOptions.seed,
@@ -63,14 +59,15 @@ def prune(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Removes neurons: those that never fire at once, then the least important, with fine-tuning, to the target.
+    """Removes neurons, with fine-tuning, until the model costs what you ask for.
 
+    Those that never fire go at once, then the least important ones.
+
+    \b
     Examples:
-        snncompress prune runs/noisy --target-flops 0.061M --out runs/small
-
-        snncompress prune runs/noisy --target-flops 10% --max-drop 0.5 --out runs/small
-
-        snncompress prune runs/noisy --target-flops 10% --dry-run
+      snncompress prune runs/noisy --target-flops 0.061M --out runs/small
+      snncompress prune runs/noisy --target-flops 10% --max-drop 0.5 --out runs/small
+      snncompress prune runs/noisy --target-flops 10% --dry-run
     """
     from snncompress.cli.opening import Request, open_run
     from snncompress.cli.render import show_preview, show_run

@@ -20,13 +20,11 @@ if TYPE_CHECKING:
 
 def report(
     sources: Annotated[
-        list[str], typer.Argument(metavar="SOURCE...", show_default=False, help="Runs, or models as in `train`.")
+        list[str], typer.Argument(metavar="SOURCE...", show_default=False, help="Runs, or models as in train.")
     ],
     layers: Annotated[bool, typer.Option("--layers", help="What each layer costs, too.")] = False,
-    format: Annotated[Format, typer.Option(help="Of the table.", rich_help_panel=o.OUTPUT)] = Format.TEXT,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw error against FLOPs of a pruned run (PNG).", rich_help_panel=o.OUTPUT)
-    ] = None,
+    format: Annotated[Format, typer.Option(help="Of the table.")] = Format.TEXT,
+    plot: Annotated[Path | None, typer.Option(help="Draw error against FLOPs of a pruned run (PNG).")] = None,
     data: o.Data = None,
     checkpoint: o.Checkpoint = None,
     model_arg: o.ModelArg = None,
@@ -44,10 +42,10 @@ def report(
 
     The test error is measured once, if the run's data are there, and kept in the run.
 
+    \b
     Examples:
-        snncompress report runs/plain runs/small --layers
-
-        snncompress report lenet5 --json
+      snncompress report runs/plain runs/small --layers
+      snncompress report lenet5 --json
     """
     from snncompress.cli.opening import Request
     from snncompress.cli.render import print_json

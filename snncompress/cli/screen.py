@@ -41,7 +41,8 @@ class Screen(Progress):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if not self._bar.disable:  # older versions of rich end a bar that was never drawn with an empty line
+            self._bar.stop()
 
     def start(self, task: str, total: int, done: int = 0) -> None:
         """A new bar."""

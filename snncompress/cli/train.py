@@ -16,14 +16,12 @@ def train(
     source: o.Source,
     out: Annotated[Path, typer.Option(help="The folder for the run.", show_default=False)],
     data: o.Data = None,
-    method: Annotated[str, typer.Option(help="`none`, or a method of `snncompress list methods`.")] = "se-snn",
+    method: Annotated[str, typer.Option(help="none, or a method of snncompress list methods.")] = "se-snn",
     epochs: Annotated[int, typer.Option(help="Passes through the training images.")] = TrainOptions.epochs,
     lr: Annotated[float, typer.Option(help="Learning rate at the start.")] = TrainOptions.lr,
     batch_size: o.BatchSize = TrainOptions.batch_size,
-    omega: Annotated[
-        float | None, typer.Option(help="SE-SNN: weight of the entropy penalty.", show_default="0.01")
-    ] = None,
-    margin: Annotated[float | None, typer.Option(help="SE-SNN: margin of the entropy.", show_default="4")] = None,
+    omega: Annotated[float | None, typer.Option(help="SE-SNN: weight of the entropy penalty.  [default: 0.01]")] = None,
+    margin: Annotated[float | None, typer.Option(help="SE-SNN: margin of the entropy.  [default: 4]")] = None,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the method; repeatable."),
@@ -34,9 +32,7 @@ def train(
     optimizer: Annotated[OptimizerName, typer.Option(help="SGD has Nesterov momentum 0.9.")] = TrainOptions.optimizer,
     schedule: Annotated[Schedule, typer.Option(help="How the learning rate falls.")] = TrainOptions.schedule,
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
-    augment: Annotated[
-        str, typer.Option(help="none, shift or crop-flip.", rich_help_panel=o.DATA)
-    ] = TrainOptions.augment,
+    augment: Annotated[str, typer.Option(help="none, shift or crop-flip.")] = TrainOptions.augment,
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Forget the weights: the shape of a run with new ones.")
     ] = False,
@@ -62,12 +58,11 @@ def train(
 ) -> None:
     """Trains a model, plainly or with noise that learns which neurons matter.
 
+    \b
     Examples:
-        snncompress train lenet5 --data mnist --method none --epochs 6 --out runs/plain
-
-        snncompress train runs/plain --method se-snn --epochs 12 --out runs/noisy
-
-        snncompress train my_net.py:build --checkpoint net.pth --data folder:photos --out runs/mine
+      snncompress train lenet5 --data mnist --method none --epochs 6 --out runs/plain
+      snncompress train runs/plain --method se-snn --epochs 12 --out runs/noisy
+      snncompress train my_net.py:build --checkpoint net.pth --data folder:photos --out runs/mine
     """
     from dataclasses import replace
 

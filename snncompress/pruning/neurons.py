@@ -93,10 +93,8 @@ class Pruner:
         if dead:
             change = check_exact(logits, outputs(subject.model, self.feed.plain, self.progress, "check outputs"))
         self.state |= {"removed_dead": len(dead), "logit_change": change}
-        self.progress.message(
-            f"stage 1: {len(dead)} of {before} neurons never fire and are gone; "
-            f"logits changed by {change:.1e} of the largest; {subject.cost():,} FLOPs"
-        )
+        exact = f" and are gone; logits changed by {change:.1e} of the largest" if dead else ""
+        self.progress.message(f"stage 1: {len(dead)} of {before} neurons never fire{exact}; {subject.cost():,} FLOPs")
         self._judge()
         return "allocate" if self.target is not None and subject.cost() > self.target else "done"
 
