@@ -29,6 +29,7 @@ def run(arguments: list[str]) -> int:
     """Runs a command in this process and returns its exit code."""
     from snncompress.cli.app import app
 
+    arguments = arguments or ["--help"]
     try:
         code = app(args=arguments, obj=arguments, prog_name="snncompress", standalone_mode=False)
     except SnncompressError as error:

@@ -17,7 +17,6 @@ from snncompress.cli.train import train
 
 app = typer.Typer(
     name="snncompress",
-    no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,  # rich panels take as long to import as everything else together
     pretty_exceptions_enable=False,
