@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import onnx
 import pytest
 
 from snncompress import registry
@@ -30,3 +32,20 @@ def test_every_method_has_a_card(method: str) -> None:
     card = (Path(__file__).parents[1] / "docs" / "methods" / f"{method}.md").read_text(encoding="utf-8")
     for part in ("How to use", "Suggested values", "Details", "Attribution"):
         assert part in card
+
+
+def test_the_python_session_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = re.search(r"```python\n(import snncompress\n.*?)```", README, re.DOTALL)
+    assert session is not None
+    program = session[1]
+    quick = {  # the same calls on less work
+        '"lenet5"': '"mlp"',
+        "epochs=5": "epochs=1",
+        'target_flops="10%"': 'target_flops="10%", candidates=1, finetune_steps=1, final_epochs=1',
+    }
+    for long, short in quick.items():
+        assert long in program
+        program = program.replace(long, short)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program, "README.md", "exec"), {})
+    onnx.checker.check_model(onnx.load("small.onnx"))

@@ -77,7 +77,7 @@ class ExportResult:
 
 def export_onnx(
     run: Exportable,
-    out: Path,
+    out: str | Path,
     *,
     opset: int | None = None,
     with_softmax: bool = False,
@@ -101,6 +101,7 @@ def export_onnx(
         ExportError: If the model cannot be exported, or its file gives other outputs; no file is left.
         RunError: If the file cannot be written.
     """
+    out = Path(out)
     _check_request(run, out, opset, images, force)
     real_images = images is not None
     if images is None:
