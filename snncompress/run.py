@@ -41,6 +41,13 @@ class NoiseRecord:
     json: dict[str, Any]
     tensors: dict[str, Tensor]
 
+    @classmethod
+    def of(cls, noise: Noise | None) -> NoiseRecord | None:
+        """Copies branches to the CPU; None stays None."""
+        if noise is None:
+            return None
+        return cls(noise.to_json(), {name: tensor.cpu().clone() for name, tensor in noise.state_dict().items()})
+
 
 @dataclass(frozen=True)
 class Run:
@@ -79,6 +86,11 @@ class Run:
     parent: str | None = None
     path: Path | None = None
     checkpoint: str | None = None
+
+    def successor(self, config: dict[str, Any]) -> Run:
+        """The run that a command with these options makes of this one, before it has begun."""
+        parent = None if self.path is None else str(self.path.resolve())
+        return replace(self, config=config, noise=None, plan=None, metrics={}, parent=parent)
 
     def attach_noise(self, model: nn.Module, options: Mapping[str, Any] | None = None) -> Noise | None:
         """Hangs the recorded branches on ``model``, a copy of the run's own; ``options`` change recorded ones."""

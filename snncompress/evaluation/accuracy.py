@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
-from contextlib import contextmanager
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from snncompress.errors import DataError, ModelError
+from snncompress.models.modes import evaluating
 from snncompress.progress import Progress
 
 
@@ -49,7 +49,7 @@ def evaluate(
     """
     progress = progress or Progress()
     wrong, surprise, samples = 0, 0.0, 0
-    with _evaluating(model):
+    with evaluating(model):
         progress.start(task, len(batches) if isinstance(batches, Sized) else 0)
         for images, labels in batches:
             logits = model(images)
@@ -65,18 +65,6 @@ def evaluate(
     if samples == 0:
         raise DataError("there are no images to evaluate on; check the data set and its split")
     return Evaluation(error=100 * wrong / samples, nll=surprise / samples, samples=samples)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _check(logits: Tensor, labels: Tensor) -> None:

@@ -11,8 +11,7 @@ identities that enter it are *fixed*: those channels must stay.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from snncompress.errors import ModelError
+from snncompress.models.modes import evaluating
 
 FIXED = -1  # the identity of an element whose channel cannot be removed or is not a neuron's
 LAYERS = (nn.Conv2d, nn.Linear)
@@ -194,17 +194,6 @@ class _Recorder(TorchDispatchMode):
         self.identities[id(out)] = (out, self.of(args[0]))
 
 
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in training.items():
-            module.training = mode
-
-
 def _rigid(model: nn.Module) -> set[nn.Module]:
     """Modules that cannot be cut: grouped convolutions, weights tied to another's or computed (weight norm)."""
     owners = Counter(id(p) for module in model.modules() for p in module._parameters.values() if p is not None)
@@ -239,7 +228,7 @@ def trace_channels(model: nn.Module, input_shape: tuple[int, int, int]) -> Chann
     # Two images: one alone would lose its axis in a model's `squeeze()`.
     images = torch.zeros(2, *input_shape, device=parameter.device, dtype=parameter.dtype)
     try:
-        with _eval_mode(model), torch.no_grad(), recorder:
+        with evaluating(model), recorder:
             output = model(images)
     except (RuntimeError, ValueError, IndexError) as error:
         shape = "×".join(map(str, input_shape))

@@ -70,8 +70,7 @@ def prune(
     for unused in ("epochs", "save_every"):
         del config["training"][unused]
     folder = RunFolder(None if out is None else Path(out), command, training.save_every)
-    parent = None if run.path is None else str(run.path.resolve())
-    started = replace(run, config=config, noise=None, plan=None, metrics={}, parent=parent)
+    started = run.successor(config)
     with folder, watch_interrupt() as interrupt:
         saved = folder.resume(started) if resume else None
         if not resume:
@@ -86,10 +85,6 @@ def prune(
 def _finished(started: Run, pruner: Pruner) -> Run:
     subject, state = pruner.subject, pruner.state
     model = subject.model.cpu().eval()
-    noise = None
-    if subject.noise is not None:
-        tensors = {name: tensor.cpu().clone() for name, tensor in subject.noise.state_dict().items()}
-        noise = NoiseRecord(subject.noise.to_json(), tensors)
     last = state["points"][-1] if state["stopped"] is None else state["good_point"]
     metrics = {"validation": {key: last[key] for key in ("error", "nll")}} if "error" in last else {}
     plan = {
@@ -101,7 +96,7 @@ def _finished(started: Run, pruner: Pruner) -> Run:
         "stopped": state["stopped"],
         "points": state["points"],
     }
-    return replace(started, model=model, noise=noise, metrics=metrics, plan=plan)
+    return replace(started, model=model, noise=NoiseRecord.of(subject.noise), metrics=metrics, plan=plan)
 
 
 def _prepare(

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from snncompress.measure.cost import measure_cost
-from snncompress.models.channels import trace_channels
+from snncompress.models.channels import ChannelGraph, trace_channels
 from snncompress.models.shapes import record_shapes, restore
 from snncompress.noise.attach import Noise
 from snncompress.pruning.compaction import compact
@@ -49,7 +49,7 @@ class Subject:
         self.kept: dict[str, list[int]] = {}
         graph = trace_channels(model, input_shape)
         self.rigid = rigid_layers(model, input_shape, graph, find_groups(graph))
-        self._look()
+        self._look(graph)
         for group in self.groups:
             self.kept.setdefault(group.layer, []).append(group.channel)
 
@@ -66,9 +66,8 @@ class Subject:
         """The present multiplications."""
         return self.flops(self.flops.widths)
 
-    def _look(self) -> None:
-        """Traces the present model."""
-        graph = trace_channels(self.model, self.input_shape)
+    def _look(self, graph: ChannelGraph) -> None:
+        """Reads what can be removed, and the cost, from the channel graph of the present model."""
         self.groups = [group for group in find_groups(graph) if group.layer not in self.rigid]
         self.flops = FlopsModel(measure_cost(self.model, self.input_shape), graph, self.groups)
 
@@ -94,7 +93,7 @@ class Subject:
             gone = {group.channel for group in groups if group.layer == layer}
             numbers = dict(zip(present, self.kept[layer], strict=True))
             self.kept[layer] = [numbers[channel] for channel in present if channel not in gone]
-        self._look()
+        self._look(trace_channels(self.model, self.input_shape))
 
     def trial(self, groups: Sequence[Group]) -> Learner:
         """A copy without these neurons, to be fine-tuned and thrown away."""
@@ -118,4 +117,4 @@ class Subject:
         if self.noise is not None:
             self.noise.load_state_dict(part(tensors, "noise."))
         self.kept = {layer: list(numbers) for layer, numbers in meta["kept"].items()}
-        self._look()
+        self._look(trace_channels(self.model, self.input_shape))

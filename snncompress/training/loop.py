@@ -79,8 +79,7 @@ def train(
     del config["save_every"]
     folder = RunFolder(None if out is None else Path(out), command, options.save_every)
     learner = Learner(model, noise, options, loss)
-    parent = None if run.path is None else str(run.path.resolve())
-    started = replace(run, config=config, noise=None, plan=None, metrics={}, parent=parent)
+    started = run.successor(config)
     step = 0
     with folder:
         saved = folder.resume(started) if resume else None
@@ -90,11 +89,10 @@ def train(
         elif not resume:
             folder.start(started, force=force)
         last = _loop(learner, feed, folder, step, progress)
-    tensors = None if noise is None else NoiseRecord(noise.to_json(), _on_cpu(noise))
     if noise is not None:
         noise.detach()
     metrics = {} if last is None else {"validation": asdict(last)}
-    finished = replace(started, model=model.cpu().eval(), metrics=metrics, noise=tensors)
+    finished = replace(started, model=model.cpu().eval(), metrics=metrics, noise=NoiseRecord.of(noise))
     return folder.finish(finished)
 
 
@@ -107,10 +105,6 @@ def _attach(
         assert noise is not None
         return noise
     return attach(model, method, run.input_shape, options, layers)
-
-
-def _on_cpu(noise: Noise) -> dict[str, torch.Tensor]:
-    return {name: tensor.cpu().clone() for name, tensor in noise.state_dict().items()}
 
 
 def _loop(learner: Learner, feed: Feed, folder: RunFolder, step: int, progress: Progress) -> Evaluation | None:
