@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from snncompress.data.sources import load_data as load_data
     from snncompress.evaluation.accuracy import evaluate as evaluate
+    from snncompress.evaluation.sampling import evaluate_stochastic as evaluate_stochastic
     from snncompress.exporting.onnx import export_onnx as export_onnx
     from snncompress.measure.cost import measure_cost as measure_cost
     from snncompress.noise.attach import attach as attach
@@ -28,15 +29,20 @@ if TYPE_CHECKING:
     from snncompress.pruning.pipeline import prune as prune
     from snncompress.run import load as load
     from snncompress.run import wrap as wrap
+    from snncompress.training.distillation import DistillOptions as DistillOptions
+    from snncompress.training.langevin import PosteriorOptions as PosteriorOptions
     from snncompress.training.loop import train as train
     from snncompress.training.options import TrainOptions as TrainOptions
 
 # The public verbs and where they live: imported when they are used, so that `snncompress --help` needs no torch.
 _PUBLIC = {
+    "DistillOptions": "training.distillation",
+    "PosteriorOptions": "training.langevin",
     "PruneOptions": "pruning.options",
     "TrainOptions": "training.options",
     "attach": "noise.attach",
     "evaluate": "evaluation.accuracy",
+    "evaluate_stochastic": "evaluation.sampling",
     "export_onnx": "exporting.onnx",
     "load": "run",
     "load_data": "data.sources",

@@ -1,7 +1,8 @@
 """A run: a model with everything that is needed to train, prune, measure and export it again, and its folder.
 
 The folder holds ``run.json`` (what it is and how it came about), ``model.safetensors`` (the plain model),
-``noise.safetensors`` (the branches, where there are any), ``probe.safetensors`` (a small input and its logits),
+``noise.safetensors`` (the branches, where there are any), ``posterior.safetensors`` (mean and variance of every
+weight, where they were sampled), ``probe.safetensors`` (a small input and its logits),
 ``history.jsonl`` and, after pruning, ``plan.json``. Nothing in it is pickled.
 """
 
@@ -64,6 +65,7 @@ class Run:
         metrics: what was measured, by split: ``{"validation": {"error": ..., "nll": ...}, "test": ...}``.
         data: the options of ``load_data`` that it was trained with.
         noise: its branches, for scoring and further training.
+        posterior: mean and variance of every weight, as ``NAME.mean`` and ``NAME.variance``, where they were sampled.
         plan: what pruning removed.
         config: the options of the command that made it.
         parent: the run that it was made from.
@@ -81,6 +83,7 @@ class Run:
     metrics: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     noise: NoiseRecord | None = None
+    posterior: dict[str, Tensor] | None = None
     plan: dict[str, Any] | None = None
     config: dict[str, Any] = field(default_factory=dict)
     parent: str | None = None
@@ -90,16 +93,40 @@ class Run:
     def successor(self, config: dict[str, Any]) -> Run:
         """The run that a command with these options makes of this one, before it has begun."""
         parent = None if self.path is None else str(self.path.resolve())
-        return replace(self, config=config, noise=None, plan=None, metrics={}, parent=parent)
+        return replace(self, config=config, noise=None, posterior=None, plan=None, metrics={}, parent=parent)
+
+    @property
+    def hollow(self) -> list[str]:
+        """The layers whose mean carries nothing: all they know is in their variances."""
+        return [] if self.noise is None else list(self.noise.json.get("hollow", ()))
+
+    @property
+    def noise_method(self) -> str | None:
+        """The method of its branches."""
+        return None if self.noise is None else str(self.noise.json["method"])
+
+    def need_mean(self, verb: str) -> None:
+        """Refuses what works on the mean network if that carries nothing; ``verb`` says what was to be done."""
+        if self.hollow:
+            raise UsageError(
+                f"layer {self.hollow[0]} of {self.name} keeps what it knows in its variances and its mean carries "
+                f"nothing, so it cannot be {verb}; distil it into a plain network first: snncompress train "
+                f"{self.path or 'RUN'} --from-scratch --method none --distill {self.path or 'RUN'} --out NEW"
+            )
 
     def attach_noise(self, model: nn.Module, options: Mapping[str, Any] | None = None) -> Noise | None:
-        """Hangs the recorded branches on ``model``, a copy of the run's own; ``options`` change recorded ones."""
+        """Hangs the recorded branches on ``model``, a copy of the run's own; ``options`` change recorded ones.
+
+        Branches that get another shape by it begin anew.
+        """
         if self.noise is None:
             return None
         record = self.noise.json
         chosen = {**record["options"], **(options or {})}
         noise = attach(model, record["method"], self.input_shape, chosen, record["layers"])
-        noise.load_state_dict(self.noise.tensors)
+        recorded = self.noise.tensors
+        if all(tensor.shape == recorded[name].shape for name, tensor in noise.state_dict().items()):
+            noise.load_state_dict(recorded)
         return noise
 
 
@@ -190,6 +217,8 @@ def save_run(run: Run, folder: Path, command: Sequence[str] = ()) -> Run:
     write_tensors(folder / "model.safetensors", run.model.state_dict())
     if run.noise is not None:
         write_tensors(folder / "noise.safetensors", run.noise.tensors)
+    if run.posterior is not None:
+        write_tensors(folder / "posterior.safetensors", run.posterior)
     images = torch.randn(2, *run.input_shape, generator=torch.Generator().manual_seed(0))
     write_tensors(folder / "probe.safetensors", {"images": images, "logits": _logits(run.model, images)})
     if run.plan is not None:
@@ -263,7 +292,7 @@ def _load_folder(folder: Path, fresh: nn.Module | None, trust: bool) -> Run:
     noise = None
     if content["noise"] is not None:
         noise = NoiseRecord(content["noise"], read_tensors(folder / "noise.safetensors")[0])
-    plan = folder / "plan.json"
+    plan, posterior = folder / "plan.json", folder / "posterior.safetensors"
     return Run(
         name=content["name"],
         model=model,
@@ -275,6 +304,7 @@ def _load_folder(folder: Path, fresh: nn.Module | None, trust: bool) -> Run:
         metrics=content["metrics"],
         data=content["data"],
         noise=noise,
+        posterior=read_tensors(posterior)[0] if posterior.exists() else None,
         plan=read_json(plan) if plan.exists() else None,
         config=content["config"],
         parent=content["parent"],

@@ -55,7 +55,7 @@ def test_no_line_misses_the_form_by_a_little(kind: str) -> None:
 
 
 def test_what_the_issue_asks_for_is_there() -> None:
-    assert "se-snn" in registry.entries("methods")
+    assert {"se-snn", "sparse-vd", "vd", "variance", "dropout"} <= set(registry.entries("methods"))
     assert {"entropy", "magnitude", "random"} <= set(registry.entries("criteria"))
 
 
@@ -64,7 +64,8 @@ def test_what_the_issue_asks_for_is_there() -> None:
     [
         ("models", "lenet", r"unknown model 'lenet'; did you mean 'lenet\w*'\? \(known: .*resnet56.*\)"),
         ("data", "minst", r"unknown data set 'minst'; did you mean 'mnist'\?"),
-        ("methods", "dropout!", r"unknown method 'dropout!' \(known: .*se-snn.*\)"),
+        ("methods", "noise", r"unknown method 'noise' \(known: .*se-snn.*\)"),
+        ("methods", "sparsevd", r"unknown method 'sparsevd'; did you mean 'sparse-vd'\?"),
         ("criteria", "entropi", r"unknown criterion 'entropi'; did you mean 'entropy'\?"),
     ],
 )

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_data import CLASSES, IMAGE, small_run
+from crashing import assert_equal
+from small_data import CLASSES, IMAGE, batches, small_run
 from torch import nn
 
 import snncompress
+from snncompress import PruneOptions
 from snncompress.data.dataset import Normalization
 from snncompress.errors import RunError, UsageError
 from snncompress.noise.attach import attach
@@ -31,6 +33,7 @@ def test_a_saved_run_comes_back_whole(tmp_path: Path) -> None:
     record = NoiseRecord(noise.to_json(), noise.state_dict())
     run = replace(run, noise=record, metrics={"test": {"error": 1.5}}, plan={"target": 5}, config={"lr": 0.1})
     run = replace(run, data={"name": "quarters"}, parent="before", checkpoint="weights.pth")
+    run = replace(run, posterior={"1.weight.mean": torch.randn(3), "1.weight.variance": torch.rand(3)})
     folder = tmp_path / "run"
     folder.mkdir()
     saved = save_run(run, folder, ["snncompress", "train"])
@@ -43,12 +46,55 @@ def test_a_saved_run_comes_back_whole(tmp_path: Path) -> None:
         assert getattr(loaded, name) == getattr(saved, name), name
     assert loaded.noise is not None
     assert loaded.noise.json == record.json
+    assert loaded.posterior is not None
+    assert_equal(loaded.posterior, run.posterior or {})
     again = loaded.attach_noise(loaded.model, {"margin": 2.0})
     assert again is not None
     assert again.options.omega == 0.5
     assert again.options.margin == 2.0
     for name, tensor in record.tensors.items():
         assert torch.equal(again.state_dict()[name], tensor)
+
+
+def test_a_successor_has_the_model_and_forgets_what_was_measured_on_it(tmp_path: Path) -> None:
+    posterior = {"1.weight.mean": torch.zeros(1)}
+    run = replace(noisy_run("se-snn"), posterior=posterior, plan={"target": 5}, metrics={"test": {}}, path=tmp_path)
+    after = run.successor({"lr": 1.0})
+    assert after.model is run.model
+    assert after.config == {"lr": 1.0}
+    assert after.parent == str(tmp_path.resolve())
+    assert (after.noise, after.posterior, after.plan, after.metrics) == (None, None, None, {})
+
+
+def noisy_run(method: str) -> Run:
+    """A run with noise on its second layer, settled as after training."""
+    run = small_run()
+    noise = attach(run.model, method, IMAGE, layers=["3"])
+    noise.settle()
+    noise.detach()
+    return replace(run, noise=NoiseRecord.of(noise))
+
+
+def test_a_mean_that_carries_nothing_is_not_pruned_and_not_exported(tmp_path: Path) -> None:
+    run = save_run(noisy_run("variance"), tmp_path)
+    remedy = f"train {tmp_path} --from-scratch --method none --distill {tmp_path} --out NEW"
+    for loaded in (run, snncompress.load(tmp_path)):
+        assert loaded.hollow == ["3"]
+        assert not bool(loaded.model.get_parameter("3.weight").any())
+        with pytest.raises(UsageError, match=f"layer 3 of mlp .*cannot be pruned.*{remedy}") as caught:
+            snncompress.prune(loaded, batches(), PruneOptions("40%"), out=tmp_path / "small")
+        assert "\n" not in str(caught.value)
+        with pytest.raises(UsageError, match=f"layer 3 of mlp .*cannot be exported.*{remedy}"):
+            snncompress.export_onnx(loaded, tmp_path / "model.onnx")
+    assert not (tmp_path / "small").exists()
+    assert not (tmp_path / "model.onnx").exists()
+
+
+@pytest.mark.parametrize("method", ["none", "se-snn", "sparse-vd", "vd", "dropout"])
+def test_other_means_are_good(method: str) -> None:
+    run = small_run() if method == "none" else noisy_run(method)
+    assert run.hollow == []
+    run.need_mean("pruned")
 
 
 def test_run_json_says_how_the_run_came_about(tmp_path: Path) -> None:

@@ -22,6 +22,10 @@ def evaluate(
     source: o.Source,
     data: o.Data = None,
     split: Annotated[Split, typer.Option(help="Which images.")] = Split.TEST,
+    samples: Annotated[
+        int | None, typer.Option(help="Draw this many samples of a stochastic run, too.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
     checkpoint: o.Checkpoint = None,
     model_arg: o.ModelArg = None,
     normalize: o.Normalize = None,
@@ -37,14 +41,18 @@ def evaluate(
 ) -> None:
     """Measures error and negative log-likelihood of the deterministic model.
 
+    With --samples K: by mean propagation, by one sample (mean and spread over K), by K samples averaged in probability
+    space, and the evidence lower bound of the training data.
+
     \b
     Examples:
       snncompress evaluate runs/small
+      snncompress evaluate runs/noisy --samples 20
       snncompress evaluate resnet56 --checkpoint resnet56.th --data cifar10 --normalize imagenet
     """
-    from snncompress.cli.measuring import evaluate_split
+    from snncompress.cli.measuring import evaluate_by_samples, evaluate_split
     from snncompress.cli.opening import Request, open_run
-    from snncompress.cli.render import print_json
+    from snncompress.cli.render import print_json, show_samples, warn_hollow
     from snncompress.cli.screen import Screen
 
     request = Request(
@@ -52,12 +60,20 @@ def evaluate(
         data, data_root, download, image_size, device,
     )  # fmt: skip
     opened = open_run(request)
+    images = f"{split} images of {opened.need_data().name}"
     with Screen(quiet, json) as screen:
-        result = evaluate_split(opened, split, device, screen)
-    if json:
-        print_json({"error": result.error, "nll": result.nll, "samples": result.samples, "split": str(split)})
+        if samples is not None:
+            sampled = evaluate_by_samples(opened, split, samples, seed, device, screen)
+        else:
+            result = evaluate_split(opened, split, device, screen)
+            warn_hollow(opened.run, screen)
+    if samples is not None:
+        show_samples(opened.run, sampled, images, str(split), json)
+    elif json:
+        numbers = {"error": result.error, "nll": result.nll, "samples": result.samples}
+        print_json({**numbers, "split": str(split), "hollow": opened.run.hollow})
     else:
         print(
             f"{opened.run.name}: error {result.error:.2f}%, accuracy {100 - result.error:.2f}%, "
-            f"NLL {result.nll:.4f} on {result.samples:,} {split} images of {opened.need_data().name}"
+            f"NLL {result.nll:.4f} on {result.samples:,} {images}"
         )

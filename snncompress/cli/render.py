@@ -6,6 +6,8 @@ import json as json_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from snncompress.cli.screen import Screen
+    from snncompress.evaluation.sampling import StochasticEvaluation
     from snncompress.pruning.pipeline import Preview
     from snncompress.run import Run
 
@@ -36,6 +38,8 @@ def show_run(run: Run, json: bool) -> None:
     elif run.plan is not None and plan["points"][0]["flops"] <= plan["target"]:
         print("the model met the target already: only dead neurons were removed")
     error = "" if row.error is None else f", validation error {row.error:.2f}%"
+    if "error_averaged" in validation:
+        error += f" by the mean, {validation['error_averaged']:.2f}% by averaging samples"
     print(
         f"{run.path}: {format_flops(row.flops)} FLOPs ({row.flops_percent:.2f}%), "
         f"{row.weights:,} weights ({row.weights_percent:.2f}%){error}"
@@ -54,3 +58,32 @@ def show_preview(plan: Preview, json: bool) -> None:
     target = "" if plan.target is None else f", target {plan.target:,}"
     print(f"\n{plan.dead} of {plan.neurons} neurons never fire.")
     print(f"FLOPs: {plan.flops:,} now, {plan.planned_flops:,} planned{target}.")
+
+
+def show_samples(run: Run, result: StochasticEvaluation, images: str, split: str, json: bool) -> None:
+    """What ``evaluate --samples`` measured."""
+    from tabulate import tabulate
+
+    if json:
+        print_json({**result.to_json(), "split": split})
+        return
+    one, averaged, draws = result.sampled.one, result.sampled.averaged, result.sampled.draws
+    rows = [
+        ("mean propagation", f"{result.mean.error:.2f}%", f"{result.mean.nll:.4f}"),
+        ("one sample", f"{one.error:.2f}% ± {result.sampled.spread:.2f}", f"{one.nll:.4f}"),
+        (f"{draws} averaged", f"{averaged.error:.2f}%", f"{averaged.nll:.4f}"),
+    ]
+    print(f"{run.name} on {result.mean.samples:,} {images}\n")
+    print(tabulate(rows, ["", "error", "NLL"], disable_numparse=True, colalign=("left", "right", "right")))
+    if result.elbo is not None:
+        bound = result.elbo
+        print(f"\nELBO of the training images: {bound.elbo:,.1f} = {bound.data:,.1f} (data) − {bound.kl:,.1f} (KL)")
+
+
+def warn_hollow(run: Run, screen: Screen) -> None:
+    """Says that the mean network is not how this run is used."""
+    if run.hollow:
+        screen.message(
+            f"{run.name}: the mean of layer {run.hollow[0]} carries nothing, so its error is a guess's and its weights "
+            "are its variances; evaluate it with --samples 20"
+        )

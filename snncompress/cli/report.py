@@ -48,7 +48,7 @@ def report(
       snncompress report lenet5 --json
     """
     from snncompress.cli.opening import Request
-    from snncompress.cli.render import print_json
+    from snncompress.cli.render import print_json, warn_hollow
     from snncompress.cli.screen import Screen
 
     chosen = Format.JSON if json else format
@@ -62,6 +62,7 @@ def report(
             )  # fmt: skip
             opened, error = _open(request, screen)
             last = opened.run
+            warn_hollow(last, screen)
             rows += _rows(opened.run, error, rows, beside=chosen is not Format.JSON)
     if plot is not None and last is not None:
         _plot(last, plot)

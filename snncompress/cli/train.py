@@ -19,16 +19,51 @@ def train(
     method: Annotated[str, typer.Option(help="none, or a method of snncompress list methods.")] = "se-snn",
     epochs: Annotated[int, typer.Option(help="Passes through the training images.")] = TrainOptions.epochs,
     lr: Annotated[float, typer.Option(help="Learning rate at the start.")] = TrainOptions.lr,
+    noise_lr: Annotated[
+        float | None,
+        typer.Option(help="Learning rate of the noise's parameters.  [default: the method's share of --lr]"),
+    ] = None,
     batch_size: o.BatchSize = TrainOptions.batch_size,
-    omega: Annotated[float | None, typer.Option(help="SE-SNN: weight of the entropy penalty.  [default: 0.01]")] = None,
-    margin: Annotated[float | None, typer.Option(help="SE-SNN: margin of the entropy.  [default: 4]")] = None,
+    omega: Annotated[float | None, typer.Option(help="se-snn: weight of the entropy penalty.  [default: 0.01]")] = None,
+    margin: Annotated[float | None, typer.Option(help="se-snn: margin of the entropy.  [default: 4]")] = None,
+    aggregate: Annotated[
+        str | None, typer.Option(help="se-snn: neuron, sample or both get the margin.  [default: neuron]")
+    ] = None,
+    alpha: Annotated[
+        str | None, typer.Option(help="vd: layer, neuron or weight has a noise level.  [default: layer]")
+    ] = None,
+    prior: Annotated[str | None, typer.Option(help="vd: log-uniform, student or ard.  [default: log-uniform]")] = None,
+    noise: Annotated[
+        str | None,
+        typer.Option(help="variance: gaussian, bernoulli, uniform; dropout: bernoulli, gaussian, beta."),
+    ] = None,
+    kl_scale: Annotated[float | None, typer.Option(help="sparse-vd, vd: weight of the KL term.  [default: 1]")] = None,
+    kl_warmup: Annotated[
+        str | None, typer.Option(metavar="EPOCHS", help="sparse-vd, vd: 20, or 5:20 to begin at epoch 5.")
+    ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option("--option", "-o", metavar="KEY=VALUE", help="An option of the method; repeatable."),
     ] = None,
     layers: Annotated[
-        list[str] | None, typer.Option(help="Names or globs of the layers to make stochastic; repeatable.")
+        list[str] | None,
+        typer.Option(
+            help="Layers to make stochastic: names, globs, all, hidden, inner, last-hidden, first-linear; repeatable."
+        ),
     ] = None,
+    distill: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Learn from this run's probabilities, too.", show_default=False)
+    ] = None,
+    distill_temperature: Annotated[float, typer.Option(help="Softens both networks' probabilities.")] = 4.0,
+    distill_weight: Annotated[float, typer.Option(help="Share of the teacher in the loss.")] = 0.9,
+    posterior: Annotated[
+        str | None,
+        typer.Option(
+            metavar="sgld:N", help="Then draw N samples of the weights by Langevin dynamics; keeps their moments."
+        ),
+    ] = None,
+    posterior_lr: Annotated[float | None, typer.Option(help="Of Langevin dynamics.  [default: 0.04/images]")] = None,
+    prior_std: Annotated[float, typer.Option(help="Of the weights' Gaussian prior, for --posterior.")] = 1.0,
     optimizer: Annotated[OptimizerName, typer.Option(help="SGD has Nesterov momentum 0.9.")] = TrainOptions.optimizer,
     schedule: Annotated[Schedule, typer.Option(help="How the learning rate falls.")] = TrainOptions.schedule,
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
@@ -62,21 +97,27 @@ def train(
     Examples:
       snncompress train lenet5 --data mnist --method none --epochs 6 --out runs/plain
       snncompress train runs/plain --method se-snn --epochs 12 --out runs/noisy
+      snncompress train runs/plain --method sparse-vd --epochs 60 --schedule linear --out runs/sparse
       snncompress train my_net.py:build --checkpoint net.pth --data folder:photos --out runs/mine
     """
     from dataclasses import replace
 
     import torch
 
-    from snncompress.cli.opening import Request, open_run
-    from snncompress.cli.render import show_run
+    from snncompress.cli.opening import Request, is_run, open_run
+    from snncompress.cli.render import show_run, warn_hollow
     from snncompress.cli.screen import Screen
+    from snncompress.errors import UsageError
     from snncompress.models.initial import reinitialize
+    from snncompress.run import load
+    from snncompress.training.distillation import DistillOptions
+    from snncompress.training.langevin import PosteriorOptions
     from snncompress.training.loop import train as train_run
 
     training = TrainOptions(
         epochs=epochs,
         lr=lr,
+        noise_lr=noise_lr,
         batch_size=batch_size,
         optimizer=optimizer,
         schedule=schedule,
@@ -86,7 +127,15 @@ def train(
         save_every=save_every,
     )
     method_options = o.pairs(option, "--option")
-    method_options |= {key: value for key, value in (("omega", omega), ("margin", margin)) if value is not None}
+    flags = {
+        "omega": omega, "margin": margin, "aggregate": aggregate, "alpha": alpha, "prior": prior, "noise": noise,
+        "kl_scale": kl_scale, "kl_warmup": kl_warmup,
+    }  # fmt: skip
+    method_options |= {key: value for key, value in flags.items() if value is not None}
+    sampling = None if posterior is None else PosteriorOptions.parse(posterior, posterior_lr, prior_std)
+    if distill is not None and not is_run(distill):
+        raise UsageError(f"--distill {distill} is not a run; give the folder of one that is trained")
+    teacher = None if distill is None else load(distill, trust=trust_source)
     request = Request(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,
         data, data_root, download, image_size, device, seed,
@@ -100,6 +149,8 @@ def train(
     with Screen(quiet, json) as screen:
         run = train_run(
             start, opened.need_data(), training, method=method, method_options=method_options, layers=layers,
+            teacher=teacher, distill=DistillOptions(distill_temperature, distill_weight), posterior=sampling,
             out=out, resume=resume, force=force, device=device, command=o.typed(ctx), progress=screen,
         )  # fmt: skip
+        warn_hollow(run, screen)
     show_run(run, json)

@@ -53,7 +53,7 @@ def evaluate(
         progress.start(task, len(batches) if isinstance(batches, Sized) else 0)
         for images, labels in batches:
             logits = model(images)
-            _check(logits, labels)
+            check_outputs(logits, labels)
             wrong += int((logits.argmax(dim=1) != labels).sum())
             # Summed in double precision on the CPU: not every device has it.
             losses = F.cross_entropy(logits.float(), labels, reduction="none").cpu().double()
@@ -67,7 +67,8 @@ def evaluate(
     return Evaluation(error=100 * wrong / samples, nll=surprise / samples, samples=samples)
 
 
-def _check(logits: Tensor, labels: Tensor) -> None:
+def check_outputs(logits: Tensor, labels: Tensor) -> None:
+    """Raises if these are no finite logits, one row an image, with a class for every label."""
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != len(labels):
         got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
         raise ModelError(

@@ -9,10 +9,10 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,35 +21,12 @@ from snncompress import __version__
 from snncompress.data.dataset import Normalization
 from snncompress.errors import ExportError, UsageError
 from snncompress.files import write_bytes
+from snncompress.run import Run
 
 OPSETS = range(18, 26)  # below, torch's exporter has no operators; above, it has no converter
 TOLERANCE = 1e-4  # of the largest output: some 1000 roundings of float32
 SMALL_BATCHES = (1, 7)  # compared too: an exporter may have fixed the batch size it saw
 RANDOM_IMAGES = 16
-
-
-class Exportable(Protocol):
-    """What is exported; a ``Run`` is one."""
-
-    @property
-    def model(self) -> nn.Module:
-        """A plain (detached) model."""
-
-    @property
-    def input_shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of the images it reads."""
-
-    @property
-    def normalization(self) -> Normalization:
-        """How these are normalized."""
-
-    @property
-    def classes(self) -> Sequence[str]:
-        """The names of its outputs."""
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        """What was measured on it, JSON-able."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +53,7 @@ class ExportResult:
 
 
 def export_onnx(
-    run: Exportable,
+    run: Run,
     out: str | Path,
     *,
     opset: int | None = None,
@@ -97,11 +74,12 @@ def export_onnx(
         force: Replace an existing file.
 
     Raises:
-        UsageError: If there is no such opset, or no such folder, or the file exists.
+        UsageError: If the run is no mean network, or there is no such opset, or no such folder, or the file exists.
         ExportError: If the model cannot be exported, or its file gives other outputs; no file is left.
         RunError: If the file cannot be written.
     """
     out = Path(out)
+    run.need_mean("exported")
     _check_request(run, out, opset, images, force)
     real_images = images is not None
     if images is None:
@@ -140,7 +118,7 @@ class _Exported(nn.Module):
         return outputs.softmax(dim=1) if self.softmax else outputs
 
 
-def _check_request(run: Exportable, out: Path, opset: int | None, images: Tensor | None, force: bool) -> None:
+def _check_request(run: Run, out: Path, opset: int | None, images: Tensor | None, force: bool) -> None:
     if opset is not None and opset not in OPSETS:
         raise UsageError(f"opset {opset} cannot be exported; choose one of {OPSETS[0]} to {OPSETS[-1]}")
     if out.is_dir():
@@ -209,7 +187,7 @@ def _silence() -> Iterator[None]:
         logging.disable(disabled)
 
 
-def _describe(proto: Any, run: Exportable, with_normalization: bool) -> None:
+def _describe(proto: Any, run: Run, with_normalization: bool) -> None:
     normalization = {
         "mean": list(run.normalization.mean),
         "std": list(run.normalization.std),

@@ -10,6 +10,7 @@ import fnmatch
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from snncompress import registry
 from snncompress.errors import UsageError, unknown_name
 from snncompress.models.channels import ChannelGraph, trace_channels
-from snncompress.noise.branch import Branch, Mode
+from snncompress.noise.branch import Branch, Clock, Layer, Mode, Reach
 
 
 class Noise:
@@ -35,6 +36,7 @@ class Noise:
         self.options = options
         self.branches = branches
         self.norms = norms  # layer: the batch norm that follows it
+        self.hollow: list[str] = []  # layers whose mean carried nothing when it was settled
         self._model: nn.Module | None = None
 
     def attach(self, model: nn.Module) -> Noise:
@@ -56,6 +58,21 @@ class Noise:
             modules[name].__dict__.pop("forward", None)
         self._model = None
 
+    @property
+    def lr_factor(self) -> float:
+        """How much faster than the weights the branches' parameters learn, unless the user says."""
+        return next(iter(self.branches.values())).lr_factor
+
+    @property
+    def beta2(self) -> float:
+        """Adam's memory of the branches' squared gradients."""
+        return next(iter(self.branches.values())).beta2
+
+    @property
+    def watched(self) -> tuple[Mode, ...]:
+        """The ways of sampling whose errors are worth following in training."""
+        return next(iter(self.branches.values())).watched
+
     @contextmanager
     def mode(self, mode: Mode) -> Iterator[None]:
         """Sets what all branches do for a while."""
@@ -68,9 +85,42 @@ class Noise:
             for name, branch in self.branches.items():
                 branch.mode = before[name]
 
+    def _pairs(self) -> list[tuple[str, Branch, Layer]]:
+        """Name, branch and layer, while attached."""
+        assert self._model is not None
+        modules = dict(self._model.named_modules())
+        return [(name, branch, modules[name]) for name, branch in self.branches.items()]  # type: ignore[misc]
+
+    def tell(self, clock: Clock) -> None:
+        """Says where training is."""
+        for branch in self.branches.values():
+            branch.clock = clock
+
     def penalty(self) -> Tensor:
         """The sum of all branches' penalties since the last call."""
-        return torch.stack([branch.penalty() for branch in self.branches.values()]).sum()
+        return torch.stack([branch.penalty(layer) for _, branch, layer in self._pairs()]).sum()
+
+    @torch.no_grad()
+    def kl(self) -> float | None:
+        """The KL of all weights' distributions to their prior, in nats; None for a method without one."""
+        terms = [branch.kl(layer) for _, branch, layer in self._pairs()]
+        return sum(float(term) for term in terms if term is not None) if any(t is not None for t in terms) else None
+
+    @torch.no_grad()
+    def find_hollow(self) -> list[str]:
+        """The layers whose mean carries nothing."""
+        return [name for name, branch, layer in self._pairs() if branch.hollow(layer)]
+
+    def settle(self) -> None:
+        """Writes each branch's mean into its layer, so that the plain model is that of mean propagation."""
+        self.hollow = self.find_hollow()
+        for _, branch, layer in self._pairs():
+            branch.settle(layer)
+
+    def unsettle(self) -> None:
+        """Prepares layers and branches that were settled for more training."""
+        for _, branch, layer in self._pairs():
+            branch.unsettle(layer)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All parameters of the branches, as ``layer.parameter``."""
@@ -87,7 +137,7 @@ class Noise:
         for name, branch in self.branches.items():
             for leaf, parameter in branch.named_parameters():
                 stored = tensors[f"{name}.{leaf}"].to(parameter.device)
-                setattr(branch, leaf, nn.Parameter(stored.clone()))
+                setattr(branch, leaf, nn.Parameter(stored.clone(), parameter.requires_grad))
 
     def to(self, device: torch.device) -> Noise:
         """Moves the branches to a device."""
@@ -97,25 +147,27 @@ class Noise:
 
     def summary(self) -> dict[str, dict[str, float]]:
         """The state of the noise, layer by layer, for the history."""
-        return {name: branch.summary() for name, branch in self.branches.items()}
+        return {name: branch.summary(layer) for name, branch, layer in self._pairs()}
 
     def to_json(self) -> dict[str, Any]:
         """What is needed to hang the same branches on the model again, but for their parameters."""
         options = {item.name: getattr(self.options, item.name) for item in fields(self.options)}
-        return {"method": self.method, "options": options, "layers": list(self.branches)}
+        return {"method": self.method, "options": options, "layers": list(self.branches), "hollow": self.hollow}
 
 
 def _own_layer(layer: nn.Module, branch: Branch) -> None:
-    plain = type(layer).forward
+    assert isinstance(layer, nn.Conv2d | nn.Linear)
 
     def forward(x: Tensor) -> Tensor:
         if branch.mode is Mode.SAMPLE:
-            return branch.sample(layer, x)  # type: ignore[arg-type]
+            return branch.sample(layer, x)
+        if branch.mode is Mode.ZERO:
+            return branch.sample_zero(layer, x)
         if branch.mode is Mode.OBSERVE:
-            branch.observe(layer, x)  # type: ignore[arg-type]
-        return plain(layer, x)  # type: ignore[no-any-return]
+            branch.observe(layer, x)
+        return branch.mean(layer, x)
 
-    layer.forward = forward  # type: ignore[method-assign]
+    layer.forward = forward  # type: ignore[method-assign, assignment]
 
 
 def _own_norm(norm: nn.Module, branch: Branch) -> None:
@@ -123,7 +175,7 @@ def _own_norm(norm: nn.Module, branch: Branch) -> None:
 
     def forward(x: Tensor) -> Tensor:
         normalized: Tensor = plain(norm, x)
-        return branch.after_norm(normalized) if branch.mode is Mode.SAMPLE else normalized
+        return branch.after_norm(normalized) if branch.mode in (Mode.SAMPLE, Mode.ZERO) else normalized
 
     norm.forward = forward  # type: ignore[method-assign]
 
@@ -140,6 +192,8 @@ def make_options(method: str, options: dict[str, Any]) -> Any:
             kind_of_value: Any = type(known[key].default)
             values[key] = kind_of_value(value)
         except (ValueError, TypeError):
+            if issubclass(kind_of_value, StrEnum):
+                raise unknown_name(f"{key} of method {method}", str(value), kind_of_value) from None
             raise UsageError(f"method {method}: option {key} cannot be '{value}'") from None
     return kind(**values)
 
@@ -159,22 +213,59 @@ def attach(
         method: a name that ``snncompress list methods`` shows.
         input_shape: channels, height, width of its images.
         options: the method's options.
-        layers: names or globs of the layers that become stochastic; all but the final classifier when absent.
+        layers: names or globs of the layers that become stochastic, or ``Reach`` values; the method's own choice when
+            absent.
         graph: the model's channel graph, if it is known already.
     """
     branch_type = registry.load("methods", method).NoiseBranch
     chosen_options = make_options(method, options or {})
     graph = graph or trace_channels(model, input_shape)
-    hidden = [name for name in graph.layers if name not in graph.classifiers]
-    for pattern in layers or ():
-        if not any(fnmatch.fnmatchcase(name, pattern) for name in hidden):
-            raise UsageError(f"no hidden layer is called '{pattern}'; hidden layers are: {', '.join(hidden) or 'none'}")
-    chosen = [name for name in hidden if layers is None or any(fnmatch.fnmatchcase(name, p) for p in layers)]
-    if not chosen:
-        raise UsageError("no layer to make stochastic: the model has no hidden convolution or linear layer")
+    chosen = choose_layers(model, graph, layers or [branch_type.reach], hidden_only=branch_type.reach is Reach.HIDDEN)
     modules = dict(model.named_modules())
     norms = {name: norm for name in chosen if (norm := graph.layers[name].norm) is not None}
     branches = {}
     for name in chosen:
+        _check_plain(name, modules[name])
         branches[name] = branch_type(modules[name], chosen_options, normed=name in norms)
     return Noise(method, chosen_options, branches, norms).attach(model)
+
+
+def _check_plain(name: str, layer: nn.Module) -> None:
+    """Refuses a layer that does more than its type: a branch would leave that out."""
+    if layer._parameters.get("weight") is None:
+        raise UsageError(f"layer {name} computes its weight (weight norm, say); leave it out with --layers")
+    if type(layer).forward not in (nn.Conv2d.forward, nn.Linear.forward):
+        kind = type(layer).__name__
+        raise UsageError(f"layer {name} has a forward of its own ({kind}); leave it out with --layers")
+
+
+def choose_layers(model: nn.Module, graph: ChannelGraph, patterns: Sequence[str], *, hidden_only: bool) -> list[str]:
+    """The layers that names, globs or ``Reach`` values mean, in the order of the network.
+
+    Args:
+        model: the network.
+        graph: its channel graph.
+        patterns: what the user asked for.
+        hidden_only: whether the method leaves the classifier as it is.
+    """
+    hidden = [name for name in graph.layers if name not in graph.classifiers]
+    if not hidden and hidden_only:
+        raise UsageError("no layer to make stochastic: the model has no hidden convolution or linear layer")
+    known = hidden if hidden_only else list(graph.layers)
+    first = next(iter(graph.layers), None)
+    linear = [name for name in hidden if isinstance(model.get_submodule(name), nn.Linear)]
+    reaches = {
+        Reach.ALL: known,
+        Reach.HIDDEN: hidden,
+        Reach.INNER: [name for name in known if name != first],
+        Reach.LAST_HIDDEN: hidden[-1:],
+        Reach.FIRST_LINEAR: ([name for name in linear if name != first] or linear or hidden[-1:])[:1],
+    }
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = reaches.get(pattern) if pattern in reaches else fnmatch.filter(known, pattern)  # type: ignore[call-overload]
+        if not found:
+            kind = "hidden layer" if hidden_only else "layer"
+            raise UsageError(f"no {kind} is called '{pattern}'; {kind}s are: {', '.join(known) or 'none'}")
+        chosen.update(found)
+    return [name for name in known if name in chosen]

@@ -5,10 +5,13 @@ For the input h of a layer (Eq. 1):
     μ = f_μ(h),   σ = softplus(f_σ(h)),   z = μ + ε·σ,   ε ~ N(0, 1)
 
 f_μ is the layer itself, with the batch norm that follows it where there is one; f_σ is a layer of the same
-shape. The max-entropy penalty of a layer with K neurons, aggregated over the samples and positions i (Eq. 5),
-and the loss (Eq. 9):
+shape. The max-entropy penalty of a layer with K neurons j over N samples (and positions) i, aggregated a neuron
+(Eq. 5), a sample (Eq. 6) or a value (Eq. 7), and the loss (Eq. 9):
 
-    Ω = 1/K Σ_j (b − 1/N Σ_i log σ_ij)⁺,   L = L_cl + ω Σ_layers Ω
+    neuron   Ω = 1/K Σ_j (b − 1/N Σ_i log σ_ij)⁺
+    sample   Ω = 1/N Σ_i (b − 1/K Σ_j log σ_ij)⁺
+    both     Ω = 1/NK Σ_ij (b − log σ_ij)⁺
+    L = L_cl + ω Σ_layers Ω
 
 Neurons that the task needs pay the penalty to stay reliable; the others drown in noise, turn their mean
 negative, and can be removed. Without the branch the layer computes μ: the deterministic network.
@@ -20,23 +23,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from enum import StrEnum
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snncompress.errors import UsageError
-from snncompress.noise.branch import Branch, Layer
+from snncompress.noise.branch import Branch, Layer, apply, precise
 
 SIGMA_FLOOR = 1e-10  # keeps log σ finite where softplus underflows
 QUARTILES = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
+
+
+class Aggregate(StrEnum):
+    """Over what log σ is averaged before it is compared with the margin."""
+
+    NEURON = "neuron"  # samples and positions, for each neuron: finds neurons that can go
+    SAMPLE = "sample"  # neurons and positions, for each sample: finds samples that are odd
+    BOTH = "both"  # nothing: every neuron of every sample is pushed to be noisy
 
 
 @dataclass(frozen=True)
 class Options:
     """The paper's values for pruning."""
 
+    aggregate: Aggregate = Aggregate.NEURON
     omega: float = 0.01  # ω, the weight of the penalty
     margin: float = 4.0  # b, above which entropy costs nothing
     log_sigma: float = -3.0  # where log σ starts
@@ -54,8 +66,6 @@ class Options:
 class NoiseBranch(Branch):
     """f_σ of one layer, and the sampling."""
 
-    axes: ClassVar[dict[str, tuple[str, ...]]] = {"weight": ("out", "in"), "bias": ("out",)}
-
     def __init__(self, layer: Layer, options: Options, *, normed: bool) -> None:
         super().__init__()
         self.options = options
@@ -64,6 +74,7 @@ class NoiseBranch(Branch):
         self.weight = nn.Parameter(torch.zeros_like(layer.weight))
         start = math.log(math.expm1(math.exp(options.log_sigma)))  # softplus(start) = exp(log_sigma)
         self.bias = nn.Parameter(layer.weight.new_full((len(layer.weight),), start))
+        self.axes = {"weight": ("out", "in"), "bias": ("out",)}
         self._noise: Tensor | None = None  # waits for the batch norm that follows
         self._omega: list[Tensor] = []  # Ω of each forward pass since the last penalty
         self._log_sigma: Tensor = torch.zeros((), dtype=torch.float64)  # summed over what was observed
@@ -73,12 +84,21 @@ class NoiseBranch(Branch):
         """Eq. 1."""
         mean, raw = self._mean_and_raw(layer, x)
         sigma = _sigma(raw)
-        self._omega.append(F.relu(self.options.margin - per_neuron(sigma.log(), layer).mean(1)).mean())  # Eq. 5
+        if torch.is_grad_enabled():
+            self._omega.append(self._entropy_penalty(layer, sigma.log()))
         noise = (torch.randn_like(sigma) * sigma).to(mean.dtype)
         if self.normed:
             self._noise = noise
             return mean
         return mean + noise
+
+    def _entropy_penalty(self, layer: Layer, log_sigma: Tensor) -> Tensor:
+        """Ω: the mean of what is lacking to the margin."""
+        if self.options.aggregate is Aggregate.NEURON:
+            log_sigma = per_neuron(log_sigma, layer).mean(1)  # Eq. 5
+        elif self.options.aggregate is Aggregate.SAMPLE:
+            log_sigma = log_sigma.flatten(1).mean(1)  # Eq. 6
+        return F.relu(self.options.margin - log_sigma).mean()  # of single values: Eq. 7
 
     def after_norm(self, normalized: Tensor) -> Tensor:
         """The noise enters after the batch norm."""
@@ -88,15 +108,15 @@ class NoiseBranch(Branch):
     def _mean_and_raw(self, layer: Layer, x: Tensor) -> tuple[Tensor, Tensor]:
         """f_μ(x) and f_σ(x) before its softplus, by one product with doubled outputs where that is possible."""
         if isinstance(layer, nn.Conv2d) and layer.groups != 1:
-            return type(layer).forward(layer, x), _apply(layer, x, self.weight, self.bias)
+            return type(layer).forward(layer, x), apply(layer, x, self.weight, self.bias)
         bias = torch.zeros_like(self.bias) if layer.bias is None else layer.bias
-        both = _apply(layer, x, torch.cat([layer.weight, self.weight]), torch.cat([bias, self.bias]))
-        mean, raw = both.chunk(2, dim=1 if isinstance(layer, nn.Conv2d) else -1)
+        both = apply(layer, x, torch.cat([layer.weight, self.weight]), torch.cat([bias, self.bias]))
+        mean, raw = both.chunk(2, dim=-3 if isinstance(layer, nn.Conv2d) else -1)
         return mean, raw
 
     def observe(self, layer: Layer, x: Tensor) -> None:
         """Adds this batch to the mean of log σ."""
-        raw = _apply(layer, x, self.weight, self.bias)
+        raw = apply(layer, x, self.weight, self.bias)
         log_sigma = per_neuron(_sigma(raw).log(), layer)
         self._log_sigma = self._log_sigma + log_sigma.sum(1).cpu().double()  # Apple's devices have no double
         self._observed += log_sigma.shape[1]
@@ -114,14 +134,14 @@ class NoiseBranch(Branch):
         """(b − mean log σ)⁺ of each neuron, what it pays to stay reliable, (K,)."""
         return F.relu(self.options.margin - self.mean_log_sigma())
 
-    def penalty(self) -> Tensor:
+    def penalty(self, layer: Layer) -> Tensor:
         """ω·Ω."""
         omega, self._omega = self._omega, []
         if not omega:
             return torch.zeros((), device=self.bias.device)
         return self.options.omega * torch.stack(omega).sum()
 
-    def summary(self) -> dict[str, float]:
+    def summary(self, layer: Layer) -> dict[str, float]:
         """Quartiles of mean log σ over the neurons."""
         if not self._observed:
             return {}
@@ -131,17 +151,8 @@ class NoiseBranch(Branch):
 
 def per_neuron(values: Tensor, layer: Layer) -> Tensor:
     """(B, K, H, W) or (B, ..., K) → (K, samples and positions)."""
-    return values.movedim(1 if isinstance(layer, nn.Conv2d) else -1, 0).flatten(1)
+    return values.movedim(-3 if isinstance(layer, nn.Conv2d) else -1, 0).flatten(1)
 
 
 def _sigma(raw: Tensor) -> Tensor:
-    precise = torch.promote_types(raw.dtype, torch.float32)  # float32 under autocast, too
-    return F.softplus(raw.to(precise)).clamp_min(SIGMA_FLOOR)
-
-
-def _apply(layer: Layer, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The layer's own operation with other weights."""
-    if isinstance(layer, nn.Conv2d):
-        convolved: Tensor = layer._conv_forward(x, weight, bias)  # with the layer's stride, padding and so on
-        return convolved
-    return F.linear(x, weight, bias)
+    return F.softplus(precise(raw)).clamp_min(SIGMA_FLOOR)

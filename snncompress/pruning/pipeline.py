@@ -108,6 +108,7 @@ def _prepare(
     validation: UserBatches | None,
     device: str,
 ) -> tuple[Subject, Feed, int | None]:
+    run.need_mean("pruned")
     target = None if options.target_flops is None else parse_target(options.target_flops, run.original["flops"])
     chosen = pick_device(device)
     torch.manual_seed(training.seed)

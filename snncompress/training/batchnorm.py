@@ -1,6 +1,7 @@
 """Statistics of batch norms, gathered again with the noise off.
 
-What a batch norm saw while its inputs were noisy is wrong for the mean: the variance is too large.
+What a batch norm saw while its inputs were noisy is wrong for the mean: the variance is too large. Only where the
+mean carries nothing, and the network is used by sampling, they are gathered under noise.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def reestimate(model: nn.Module, noise: Noise | None, batches: Iterable[tuple[Te
     for norm in norms:
         norm.reset_running_stats()
         norm.train()
-    with noise.mode(Mode.MEAN) if noise is not None else nullcontext():
+    with nullcontext() if noise is None else noise.mode(Mode.SAMPLE if noise.find_hollow() else Mode.MEAN):
         for index, (inputs, _) in enumerate(batches):
             if index == BATCHES:
                 break

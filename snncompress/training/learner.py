@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from snncompress.errors import TrainingDivergedError
 from snncompress.noise.attach import Noise
 from snncompress.noise.branch import Mode
+from snncompress.training.distillation import Teacher
 from snncompress.training.options import OptimizerName, TrainOptions
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -25,11 +26,19 @@ class Learner:
     The loss is the user's loss of the sampled outputs plus the branches' penalties: no method is known by name.
     """
 
-    def __init__(self, model: nn.Module, noise: Noise | None, options: TrainOptions, loss: Loss | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        noise: Noise | None,
+        options: TrainOptions,
+        loss: Loss | None = None,
+        teacher: Teacher | None = None,
+    ) -> None:
         self.model = model
         self.noise = noise
         self.options = options
         self.loss = loss or F.cross_entropy
+        self.teacher = teacher
         self._last: Tensor | None = None  # the inputs of the last step
         self.forget_sums()
         self.rebuild()
@@ -37,18 +46,27 @@ class Learner:
     def rebuild(self) -> None:
         """Makes an optimizer for the present parameters, with an empty state."""
         named = {f"model.{name}": p for name, p in self.model.named_parameters() if p.requires_grad}
-        noisy = {} if self.noise is None else {f"noise.{n}": p for n, p in self.noise.named_parameters()}
+        branches = () if self.noise is None else self.noise.named_parameters()
+        noisy = {f"noise.{name}": p for name, p in branches if p.requires_grad}
         self.parameters = {**named, **noisy}
         groups: list[dict[str, Any]] = [
-            {"params": list(named.values()), "weight_decay": self.options.weight_decay},
-            {"params": list(noisy.values()), "weight_decay": 0.0},
+            {"params": list(named.values()), "weight_decay": self.options.weight_decay, "factor": 1.0},
+            {"params": list(noisy.values()), "weight_decay": 0.0, "factor": self._noise_factor()},
         ]
         groups = [group for group in groups if group["params"]]
         self.optimizer: torch.optim.Optimizer
         if self.options.optimizer is OptimizerName.SGD:
             self.optimizer = torch.optim.SGD(groups, lr=self.options.lr, momentum=0.9, nesterov=True)
         else:
+            if self.noise is not None and noisy:
+                groups[-1]["betas"] = (0.9, self.noise.beta2)
             self.optimizer = torch.optim.Adam(groups, lr=self.options.lr)
+
+    def _noise_factor(self) -> float:
+        """How much faster than the weights the noise's parameters learn."""
+        if self.options.noise_lr is not None:
+            return self.options.noise_lr / self.options.lr
+        return 1.0 if self.noise is None else self.noise.lr_factor
 
     @property
     def device(self) -> torch.device:
@@ -58,11 +76,13 @@ class Learner:
     def step(self, inputs: Tensor, targets: Tensor, lr: float) -> None:
         """One update; the loss and the error are added to the sums."""
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group["factor"]
         if not self.model.training:
             self.model.train()
         outputs = self.model(inputs)
         loss = self.loss(outputs, targets)
+        if self.teacher is not None:
+            loss = self.teacher.mix(loss, outputs, inputs)
         penalty = torch.zeros_like(loss) if self.noise is None else self.noise.penalty()
         self.optimizer.zero_grad(set_to_none=True)
         (loss + penalty).backward()
@@ -77,8 +97,7 @@ class Learner:
     def forget_sums(self) -> None:
         """Starts the means of loss, penalty and error again."""
         device = next(self.model.parameters()).device
-        precise = torch.float32 if device.type == "mps" else torch.float64  # Apple's devices have no double
-        self._sums = torch.zeros(3, dtype=precise, device=device)
+        self._sums = torch.zeros(3, dtype=precise_type(device), device=device)
         self._count = 0
 
     def means(self) -> dict[str, float]:
@@ -159,6 +178,11 @@ class Learner:
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
         self._sums = tensors["sums"][:3].to(self.device, copy=True)
         self._count = int(tensors["sums"][3])
+
+
+def precise_type(device: torch.device) -> torch.dtype:
+    """Double precision, but for Apple's devices, which have none."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

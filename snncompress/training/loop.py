@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -14,20 +15,25 @@ import torch
 from torch import nn
 
 from snncompress.data.dataset import Dataset
+from snncompress.errors import TrainingDivergedError, UsageError
 from snncompress.evaluation.accuracy import Evaluation, evaluate
+from snncompress.evaluation.sampling import evaluate_samples
 from snncompress.noise.attach import Noise, attach
-from snncompress.noise.branch import Mode
+from snncompress.noise.branch import Branch, Clock, Mode
 from snncompress.progress import Progress
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
 from snncompress.training.batchnorm import reestimate
+from snncompress.training.distillation import DistillOptions, Teacher
 from snncompress.training.feed import AnyBatches, Cursor, Feed, UserBatches, make_feed, pick_device
 from snncompress.training.interrupt import interrupted, watch_interrupt
+from snncompress.training.langevin import Langevin, PosteriorOptions
 from snncompress.training.learner import Learner, Loss
 from snncompress.training.options import TrainOptions
 
 SHOW_EVERY = 10  # steps: reading the loss waits for the device
 OBSERVED_BATCHES = 5  # of 1,000 images: enough for the history's quartiles
+WATCHED_DRAWS = 3  # samples for the history's averages: evaluate --samples takes more
 
 
 def train(
@@ -39,6 +45,9 @@ def train(
     method_options: dict[str, Any] | None = None,
     layers: Sequence[str] | None = None,
     loss: Loss | None = None,
+    teacher: Run | None = None,
+    distill: DistillOptions | None = None,
+    posterior: PosteriorOptions | None = None,
     validation: UserBatches | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -55,8 +64,12 @@ def train(
         options: epochs, learning rate and so on.
         method: ``none``, or a noise method that ``snncompress list methods`` shows.
         method_options: options of the method.
-        layers: names or globs of the layers that become stochastic; all but the classifier when absent.
+        layers: names or globs of the layers that become stochastic, or ``all``, ``hidden``, ``inner``,
+            ``last-hidden``, ``first-linear``; the method's own choice when absent.
         loss: takes outputs and targets; cross-entropy when absent.
+        teacher: a run whose probabilities are learned from.
+        distill: how much, and how softly.
+        posterior: samples the weights' posterior after training.
         validation: batches for validation when ``data`` is the user's own iterable.
         out: the folder for the run; nothing is written without it.
         resume: goes on where the run in ``out`` was interrupted.
@@ -71,27 +84,48 @@ def train(
     torch.manual_seed(options.seed)
     model = copy.deepcopy(run.model).to(chosen)
     noise = None
+    if method == "none" and (method_options or layers):
+        raise UsageError(f"method none has no option '{next(iter(method_options or {'layers': None}))}'; leave it out")
     if method != "none":
         noise = _attach(run, model, method, method_options, layers).to(chosen)
+    if run.hollow and (noise is None or not set(run.hollow) <= set(noise.branches) or method != run.noise_method):
+        progress.message(f"the variances of layer {run.hollow[0]} are dropped; training starts from its mean, zero")
     feed = make_feed(data, validation, options, run.normalization, chosen)
-    config = {**asdict(options), "method": method, "method_options": dict(method_options or {})}
-    config |= {"layers": None if layers is None else list(layers)}
-    del config["save_every"]
+    distill = distill or DistillOptions()
+    guide = None if teacher is None else Teacher(teacher, run, distill, chosen)
+    config = {
+        **{key: value for key, value in asdict(options).items() if key != "save_every"},
+        "method": method,
+        "method_options": dict(method_options or {}),
+        "layers": None if layers is None else list(layers),
+        "distill": None
+        if teacher is None
+        else {"run": teacher.name if teacher.path is None else str(teacher.path.resolve()), **asdict(distill)},
+        "posterior": None if posterior is None else asdict(posterior),
+    }
     folder = RunFolder(None if out is None else Path(out), command, options.save_every)
-    learner = Learner(model, noise, options, loss)
+    learner = Learner(model, noise, options, loss, guide)
     started = run.successor(config)
-    step = 0
+    step, drawn = 0, 0
     with folder:
         saved = folder.resume(started) if resume else None
         if saved is not None:
             learner.restore(saved[0])
-            step = saved[1]["step"]
+            step, drawn = saved[1]["step"], saved[1].get("drawn", 0)
         elif not resume:
             folder.start(started, force=force)
-        last = _loop(learner, feed, folder, step, progress)
+        metrics = _loop(learner, feed, folder, step, progress)
+        if posterior is not None:
+            if noise is not None and not drawn:
+                noise.settle()  # the walk is through the weights of the mean
+            walk = Langevin(model, learner.loss, posterior, _examples(feed.train))
+            if drawn and saved is not None:
+                walk.restore(saved[0], drawn)
+            metrics = _sample_posterior(walk, learner, feed, folder, progress)
+            started = replace(started, posterior=walk.moments())
     if noise is not None:
+        noise.settle()
         noise.detach()
-    metrics = {} if last is None else {"validation": asdict(last)}
     finished = replace(started, model=model.cpu().eval(), metrics=metrics, noise=NoiseRecord.of(noise))
     return folder.finish(finished)
 
@@ -100,32 +134,34 @@ def _attach(
     run: Run, model: nn.Module, method: str, options: dict[str, Any] | None, layers: Sequence[str] | None
 ) -> Noise:
     """The branches that the run was trained with, if the method is the same; else new ones."""
-    if run.noise is not None and run.noise.json["method"] == method and layers is None:
+    if run.noise_method == method and layers is None:
         noise = run.attach_noise(model, options)
         assert noise is not None
+        noise.unsettle()
         return noise
     return attach(model, method, run.input_shape, options, layers)
 
 
-def _loop(learner: Learner, feed: Feed, folder: RunFolder, step: int, progress: Progress) -> Evaluation | None:
-    """Takes the remaining steps; returns the last evaluation."""
+def _loop(learner: Learner, feed: Feed, folder: RunFolder, step: int, progress: Progress) -> dict[str, Any]:
+    """Takes the remaining steps; returns the last validation, as a run's metrics."""
     options, length = learner.options, len(feed.train)
-    total = options.epochs * length
+    total, examples = options.epochs * length, _examples(feed.train)
     cursor = Cursor(feed.train)
-    result = None
     if not folder.history:
-        result = _end_of_epoch(learner, feed, folder, 0, time.monotonic())  # the checkpoint as it came
+        _end_of_epoch(learner, feed, folder, 0, time.monotonic())  # the checkpoint as it came
         folder.save(learner.tensors(), {"step": 0})
     progress.start("train", total, done=step)
     began = time.monotonic()
     with watch_interrupt() as interrupt:
         while step < total:
+            if learner.noise is not None:
+                learner.noise.tell(Clock(step / length, examples))
             learner.step(*cursor.take(step), lr=options.rate(step / total))
             step += 1
             if step % SHOW_EVERY == 0 or step == total:
                 progress.advance(step % SHOW_EVERY or SHOW_EVERY, **learner.means())
             if step % length == 0:
-                result = _end_of_epoch(learner, feed, folder, step, began)
+                _end_of_epoch(learner, feed, folder, step, began)
                 began = time.monotonic()
                 _tell(progress, folder, options.epochs)
             if folder.due() or interrupt.requested:
@@ -135,27 +171,95 @@ def _loop(learner: Learner, feed: Feed, folder: RunFolder, step: int, progress: 
                 raise interrupted(f"at step {step} of {total}", folder.path)
     progress.finish()
     learner.check_finite()
-    if result is None:  # resumed when only the last save was missing
-        result = validate(learner.model, learner.noise, feed.validation)
-    return result
+    return _metrics(folder)
 
 
-def _end_of_epoch(learner: Learner, feed: Feed, folder: RunFolder, step: int, began: float) -> Evaluation | None:
-    """Validates with the noise off and writes a line of history."""
+def _sample_posterior(
+    walk: Langevin, learner: Learner, feed: Feed, folder: RunFolder, progress: Progress
+) -> dict[str, Any]:
+    """Draws the remaining samples, with the noise at its mean, and gives the model the posterior's mean."""
+    options, length = learner.options, len(feed.train)
+    trained, total = options.epochs * length, walk.options.samples
+    cursor = Cursor(feed.train)
+    began = time.monotonic()
+    progress.start("posterior", total, done=walk.count)
+    quiet = learner.noise.mode(Mode.MEAN) if learner.noise is not None else nullcontext()
+    with watch_interrupt() as interrupt, quiet:
+        while walk.count < total:
+            loss = walk.step(*cursor.take(trained + walk.count))
+            if walk.count % SHOW_EVERY == 0 or walk.count == total:
+                if not math.isfinite(float(loss)):
+                    raise _walk_diverged(walk)
+                progress.advance(walk.count % SHOW_EVERY or SHOW_EVERY, loss=float(loss))
+            if folder.due() or interrupt.requested:
+                try:
+                    learner.check_finite()
+                except TrainingDivergedError:
+                    raise _walk_diverged(walk) from None
+                folder.save(learner.tensors() | walk.tensors(), {"step": trained, "drawn": walk.count})
+            if interrupt.requested:
+                raise interrupted(f"at sample {walk.count} of {total}", folder.path)
+    progress.finish()
+    walk.settle()
+    _end_of_epoch(learner, feed, folder, trained, began, posterior=walk.count)
+    error = folder.history[-1].get("validation_error")
+    shown = "" if error is None else f": validation error {error:.2f}% by their mean"
+    progress.message(f"{total:,} samples of the posterior{shown}")
+    return _metrics(folder)
+
+
+def _walk_diverged(walk: Langevin) -> TrainingDivergedError:
+    return TrainingDivergedError(
+        f"Langevin dynamics diverged at sample {walk.count}; start again with --force and a smaller "
+        f"--posterior-lr than {walk.lr:g}"
+    )
+
+
+def _examples(batches: AnyBatches) -> int:
+    """The number of training examples; an estimate where only the batches can be counted."""
+    if batches.samples is not None:
+        return batches.samples
+    return len(batches) * len(next(iter(batches))[0])
+
+
+def _end_of_epoch(learner: Learner, feed: Feed, folder: RunFolder, step: int, began: float, **extra: Any) -> None:
+    """Validates by mean propagation, and by samples where they matter, and writes a line of history."""
+    model, noise = learner.model, learner.noise
     if step:
         learner.check_finite()
-    if learner.noise is not None:
-        if step:
-            reestimate(learner.model, learner.noise, feed.plain)
-        observe(learner.model, learner.noise, feed.plain, OBSERVED_BATCHES)
-    result = validate(learner.model, learner.noise, feed.validation)
-    record: dict[str, Any] = {"step": step, "epoch": step // max(len(feed.train), 1)}
-    record |= learner.means() if step else {}  # nothing was learned yet
+    if extra or (noise is not None and step):  # gathered under noise, or with other weights than the posterior's mean
+        reestimate(model, noise, feed.plain)
+    if noise is not None:
+        observe(model, noise, feed.plain, OBSERVED_BATCHES)
+    result = validate(model, noise, feed.validation)
+    record: dict[str, Any] = {"step": step, "epoch": step // max(len(feed.train), 1), **extra}
+    record |= learner.means() if step and not extra else {}  # nothing was learned yet
     record |= {} if result is None else {"validation_error": result.error, "validation_nll": result.nll}
-    record |= {"noise": learner.noise.summary()} if learner.noise is not None else {}
+    if noise is not None:
+        record |= _by_samples(model, noise, feed.validation) | {"noise": noise.summary()}
     folder.record({**record, "seconds": round(time.monotonic() - began, 3)})
     learner.forget_sums()
-    return result
+
+
+def _by_samples(model: nn.Module, noise: Noise, batches: AnyBatches | None) -> dict[str, float]:
+    """Errors by one sample, by averaging, and with the means at zero, for methods that store knowledge in noise."""
+    found: dict[str, float] = {}
+    for mode in noise.watched if batches is not None else ():
+        assert batches is not None
+        result = evaluate_samples(model, noise, batches, WATCHED_DRAWS, mode=mode)
+        if mode is Mode.ZERO:
+            found["validation_error_zero_mean"] = result.averaged.error
+        else:
+            found["validation_error_one_sample"] = result.one.error
+            found["validation_error_averaged"] = result.averaged.error
+    return found
+
+
+def _metrics(folder: RunFolder) -> dict[str, Any]:
+    """The last validation in the history as a run remembers it."""
+    prefix = "validation_"
+    last = {key[len(prefix) :]: value for key, value in folder.history[-1].items() if key.startswith(prefix)}
+    return {"validation": last} if last else {}
 
 
 def _tell(progress: Progress, folder: RunFolder, epochs: int) -> None:
@@ -165,6 +269,8 @@ def _tell(progress: Progress, folder: RunFolder, epochs: int) -> None:
         text += f", penalty {last['penalty']:.4f}"
     if "validation_error" in last:
         text += f", validation error {last['validation_error']:.2f}%"
+    if "validation_error_averaged" in last:
+        text += f" by the mean, {last['validation_error_averaged']:.2f}% by averaging"
     progress.message(text)
 
 
@@ -179,7 +285,10 @@ def validate(model: nn.Module, noise: Noise | None, batches: AnyBatches | None) 
 @torch.no_grad()
 def observe(model: nn.Module, noise: Noise, batches: AnyBatches, count: int | None = None) -> None:
     """Lets the branches gather statistics over some batches, or all of them, with the mean passed on."""
-    for branch in noise.branches.values():
+    watchers = [branch for branch in noise.branches.values() if type(branch).observe is not Branch.observe]
+    if not watchers:
+        return
+    for branch in watchers:
         branch.forget()
     model.eval()
     with noise.mode(Mode.OBSERVE):

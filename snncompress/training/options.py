@@ -30,6 +30,7 @@ class TrainOptions:
 
     epochs: int = 10
     lr: float = 1e-3
+    noise_lr: float | None = None  # of the noise's own parameters; the method's multiple of lr when absent
     batch_size: int = 256
     optimizer: OptimizerName = OptimizerName.ADAM
     schedule: Schedule = Schedule.COSINE
@@ -42,6 +43,7 @@ class TrainOptions:
         for name, value, allowed, range_ in (
             ("epochs", self.epochs, self.epochs >= 0, "0 or more"),
             ("lr", self.lr, self.lr > 0 and math.isfinite(self.lr), "a number above 0"),
+            ("noise-lr", self.noise_lr, self.noise_lr is None or 0 < self.noise_lr < math.inf, "a number above 0"),
             ("batch-size", self.batch_size, self.batch_size > 0, "1 or more"),
             ("weight-decay", self.weight_decay, self.weight_decay >= 0, "0 or more"),
         ):

@@ -157,11 +157,57 @@ def test_devices(refused: Any, data: str) -> None:
         ["--option", "margin"], ["--option", "margins=1"], ["--option", "margin=x"], ["--layers", "nowhere"],
         ["--method", "se-snm"], ["--augment", "flip"], ["--normalize", "1/0"], ["--normalize", "mnisst"],
         ["--image-size", "0"], ["--input-shape", "3x3"], ["--model-arg", "width"], ["--model-arg", "depth=3"],
-        ["--save-every", "-1"], ["--optimizer", "lion"], ["--schedule", "steps"],
+        ["--save-every", "-1"], ["--optimizer", "lion"], ["--schedule", "steps"], ["--noise-lr", "0"],
+        ["--omega", "-1"],
     ],
 )  # fmt: skip
 def test_impossible_options(refused: Any, data: str, more: list[str]) -> None:
     refused(*train(data, *more), code=2)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--aggregate", "neurons"], "did you mean 'neuron'? (known: both, neuron, sample)"),
+        (["--method", "vd", "--prior", "gauss"], "unknown prior of method vd 'gauss' (known: ard, log-uniform, stud"),
+        (["--method", "vd", "--alpha", "net"], "unknown alpha of method vd 'net' (known: layer, neuron, weight)"),
+        (["--method", "variance", "--noise", "beta"], "(known: bernoulli, gaussian, uniform)"),
+        (["--method", "dropout", "--noise", "uniform"], "(known: bernoulli, beta, gaussian)"),
+        (["--alpha", "layer"], "unknown option of method se-snn 'alpha'"),
+        (["--method", "vd", "--noise", "beta"], "unknown option of method vd 'noise'"),
+        (["--method", "vd", "--kl-warmup", "20:5"], "5:20"),
+        (["--method", "sparse-vd", "--kl-warmup", "soon"], "'soon' is not of the form 20 or 5:20"),
+        (["--method", "sparse-vd", "--kl-scale", "-1"], "kl_scale=-1 is out of range"),
+        (["--method", "sparse-vd", "-o", "threshold=9"], "threshold=9 is out of range"),
+        (["--method", "dropout", "-o", "rate=1"], "rate=1 is out of range"),
+        (["--method", "vd", "--layers", "nowhere"], "no layer is called 'nowhere'; layers are: 1, 3, 5"),
+        (["--layers", "5"], "no hidden layer is called '5'; hidden layers are: 1, 3"),
+        (["--layers", "conv*"], "no hidden layer is called 'conv*'"),
+        (["--posterior", "nonsense"], "--posterior 'nonsense' is not of the form sgld:10000"),
+        (["--posterior", "sgld:1"], "at least 2 samples"),
+        (["--posterior", "sgld:9", "--posterior-lr", "0"], "--posterior-lr 0 is out of range"),
+        (["--posterior", "sgld:9", "--prior-std", "-1"], "--prior-std -1 is out of range"),
+    ],
+)
+def test_methods(refused: Any, data: str, more: list[str], words: str) -> None:
+    assert words in refused(*train(data, *more), code=2)
+
+
+def test_teachers(refused: Any, data: str, noisy: str) -> None:
+    assert "nowhere" in refused(*train(data, "--distill", "nowhere"), code=2)
+    assert "--distill" in refused(*train(data, "--distill", "lenet5"), code=2)
+    assert "normalized otherwise" in refused(*train(data, "--distill", noisy, "--normalize", "0.1/0.2"), code=2)
+    assert "--distill-weight 0" in refused(*train(data, "--distill", noisy, "--distill-weight", "0"), code=2)
+    line = refused(*train(data, "--distill", noisy, "--distill-temperature", "-1"), code=2)
+    assert "--distill-temperature -1" in line
+
+
+def test_samples(refused: Any, data: str, noisy: str) -> None:
+    for count in ("0", "-3", "many"):
+        assert "--samples" in refused("evaluate", noisy, "--samples", count, code=2)
+    assert run_command([*train(data, "--method", "none"), "--quiet"]) == 0
+    assert "leave --samples out" in refused("evaluate", "out", "--samples", "5", code=2)
+    assert "leave --samples out" in refused("evaluate", *MODEL, "--data", data, "--samples", "5", code=2)
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_report_draws(runs: Runs, call: Any, tmp_path: Path) -> None:
 
 def test_evaluate_json_has_the_promised_keys(runs: Runs, call: Any) -> None:
     result = json.loads(call("evaluate", runs.noisy, "--json"))
-    assert result.keys() == {"error", "nll", "samples", "split"}
+    assert result.keys() == {"error", "nll", "samples", "split", "hollow"}
     assert result["samples"] == 60
     assert result["split"] == "test"
     assert header(runs.noisy)["metrics"]["test"]["error"] == result["error"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import fields
 
 import pytest
 import typer
@@ -12,7 +14,7 @@ import typer
 import snncompress
 from snncompress.cli import run as run_command
 from snncompress.cli.app import app
-from snncompress.registry import KINDS, entries
+from snncompress.registry import KINDS, entries, load
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 HEAVY = {"torch", "torchvision", "numpy", "onnx", "onnxruntime", "safetensors", "matplotlib"}
@@ -30,6 +32,50 @@ def test_every_option_has_help_and_every_command_an_example(name: str) -> None:
     for parameter in command.params:
         if parameter.name != "help":
             assert getattr(parameter, "help", None), f"{name} {parameter.name}"
+
+
+@pytest.mark.parametrize(
+    ("flag", "choices"),
+    [
+        ("--aggregate", {"se-snn.aggregate"}), ("--alpha", {"vd.alpha"}), ("--prior", {"vd.prior"}),
+        ("--noise", {"variance.noise", "dropout.noise"}),
+    ],
+)  # fmt: skip
+def test_the_help_of_a_choice_names_every_value(flag: str, choices: set[str]) -> None:
+    (text,) = (parameter.help for parameter in COMMANDS["train"].params if flag in parameter.opts)
+    for choice in choices:
+        method, _, option = choice.partition(".")
+        assert method in text
+        values = type(getattr(load("methods", method).Options(), option))
+        assert all(value in text for value in values)
+
+
+def test_options_that_many_methods_have_are_flags() -> None:
+    """Those of one method alone may be left to -o, those that several share may not."""
+    options = Counter(field.name for name in entries("methods") for field in fields(load("methods", name).Options))
+    flags = {option for parameter in COMMANDS["train"].params for option in parameter.opts}
+    for name, count in options.items():
+        assert count == 1 or f"--{name.replace('_', '-')}" in flags, name
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        (
+            "train",
+            "--distill --distill-temperature --distill-weight --posterior --posterior-lr --prior-std --noise-lr "
+            "--aggregate --alpha --prior --noise --kl-scale --kl-warmup --layers --omega --margin",
+        ),
+        ("evaluate", "--samples --seed --split"),
+    ],
+)
+def test_flags_are_shown_with_a_sentence(name: str, flags: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    helps = {option: parameter.help for parameter in COMMANDS[name].params for option in parameter.opts}
+    for flag in flags.split():
+        assert f"  {flag} " in shown
+        assert helps[flag].partition("  [default")[0].endswith(".")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

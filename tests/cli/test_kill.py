@@ -1,4 +1,7 @@
-"""Killed at random moments and resumed, `train` and `prune` end with the weights of an uninterrupted run."""
+"""Killed at random moments and resumed, `train` and `prune` end with the weights of an uninterrupted run.
+
+The student is the hardest case: noise of its own, a teacher that is sampled, and Langevin dynamics after training.
+"""
 
 from __future__ import annotations
 
@@ -69,9 +72,12 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Command]:
     train = ["train", *model, "--method", "se-snn", "--epochs", "3", "--lr", "0.01", "--save-every", "0"]
     prune = ["prune", str(folder / "train"), "--target-flops", "30%", "--max-drop", "40", "--candidates", "2"]
     prune += ["--finetune-steps", "3", "--final-epochs", "1", "--batch-size", "64", "--step", "2", "--save-every", "0"]
+    hollow = ["train", *model, "--method", "variance", "--layers", "3", "--epochs", "1"]
+    student = ["train", *model, "--method", "vd", "--distill", str(folder / "hollow"), "--epochs", "1"]
+    student += ["--posterior", "sgld:40", "--save-every", "0"]
     complete(["list", "data"])  # starts the server, so that the next ones are timed without it
     made = {}
-    for name, words in (("train", train), ("prune", prune)):
+    for name, words in (("train", train), ("prune", prune), ("hollow", hollow), ("student", student)):
         made[name] = Command(words, folder / name, complete([*words, "--out", str(folder / name)]))
     return made
 
@@ -93,7 +99,7 @@ def history(out: Path) -> list[dict[str, Any]]:
 def assert_same(out: Path, whole: Path) -> None:
     names = {file.name for file in whole.iterdir()}
     assert {file.name for file in out.iterdir()} - {"state.safetensors"} == names  # killed right before it was dropped
-    for name in names & {"model.safetensors", "noise.safetensors", "probe.safetensors", "plan.json"}:
+    for name in names - {"run.json", "history.jsonl"}:
         assert (out / name).read_bytes() == (whole / name).read_bytes(), name
     assert history(out) == history(whole)
     ours, theirs = (json.loads((folder / "run.json").read_text()) for folder in (out, whole))
@@ -124,13 +130,13 @@ def kill_often(command: Command, folder: Path, kills: int, seed: int) -> list[st
     return hits
 
 
-@pytest.mark.parametrize("name", ["train", "prune"])
+@pytest.mark.parametrize("name", ["train", "prune", "student"])
 def test_three_kills(commands: dict[str, Command], tmp_path: Path, name: str) -> None:
     assert len(kill_often(commands[name], tmp_path, kills=3, seed=1)) >= 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["train", "prune"])
+@pytest.mark.parametrize("name", ["train", "prune", "student"])
 def test_a_hundred_kills(commands: dict[str, Command], tmp_path: Path, name: str) -> None:
     hits = kill_often(commands[name], tmp_path, kills=100, seed=2)
     assert len(hits) == 100

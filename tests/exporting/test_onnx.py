@@ -6,8 +6,7 @@ import copy
 import errno
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from snncompress.data.dataset import Normalization
 from snncompress.errors import ExportError, RunError, UsageError
 from snncompress.exporting import onnx as export
 from snncompress.exporting.onnx import ExportResult, export_onnx
+from snncompress.run import Run, wrap
 
 
 class Net(nn.Module):
@@ -41,21 +41,14 @@ class Net(nn.Module):
         return self.head(self.pool((x + self.inner(x)).relu()).flatten(1))
 
 
-@dataclass(frozen=True)
-class Trained:
-    model: nn.Module
-    input_shape: tuple[int, int, int] = (3, 12, 12)
-    normalization: Normalization = field(default_factory=lambda: Normalization((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)))
-    classes: Sequence[str] = ("cat", "dog", "Öre", "ü")
-    metrics: Mapping[str, Any] = field(default_factory=lambda: {"error": 1.25, "split": "test"})
-
-
 @pytest.fixture(scope="module")
-def run() -> Trained:
+def run() -> Run:
     torch.manual_seed(0)
     model = Net()
     model(torch.randn(50, 3, 12, 12))  # gives the batch norm statistics of its own
-    return Trained(model.eval())
+    normalization = Normalization((0.4, 0.5, 0.6), (0.2, 0.3, 0.4))
+    found = wrap(model, (3, 12, 12), classes=("cat", "dog", "Öre", "ü"), normalization=normalization)
+    return replace(found, metrics={"error": 1.25, "split": "test"})
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +57,7 @@ def images() -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def exported(run: Trained, images: Tensor, tmp_path_factory: pytest.TempPathFactory) -> ExportResult:
+def exported(run: Run, images: Tensor, tmp_path_factory: pytest.TempPathFactory) -> ExportResult:
     return export_onnx(run, tmp_path_factory.mktemp("plain") / "model.onnx", images=images)
 
 
@@ -78,7 +71,7 @@ def metadata(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 9])
-def test_outputs_are_torchs_at_any_batch_size(run: Trained, images: Tensor, exported: ExportResult, size: int) -> None:
+def test_outputs_are_torchs_at_any_batch_size(run: Run, images: Tensor, exported: ExportResult, size: int) -> None:
     inputs = run.normalization(images[:size])
     with torch.no_grad():
         wanted = run.model(inputs)
@@ -98,7 +91,7 @@ def test_result(exported: ExportResult) -> None:
     )
 
 
-def test_metadata(run: Trained, exported: ExportResult) -> None:
+def test_metadata(run: Run, exported: ExportResult) -> None:
     values, proto = metadata(exported.path), onnx.load(exported.path)
     assert json.loads(values["classes"]) == list(run.classes)
     assert json.loads(values["input_size"]) == [3, 12, 12]
@@ -114,7 +107,7 @@ def test_metadata(run: Trained, exported: ExportResult) -> None:
 
 
 def test_softmax_normalization_and_opset(
-    run: Trained,
+    run: Run,
     images: Tensor,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
@@ -138,7 +131,7 @@ def test_softmax_normalization_and_opset(
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
 
 
-def test_highest_opset_and_random_images(run: Trained, tmp_path: Path) -> None:
+def test_highest_opset_and_random_images(run: Run, tmp_path: Path) -> None:
     result = export_onnx(run, tmp_path / "model.onnx", opset=export.OPSETS[-1])
     assert result.opset == export.OPSETS[-1]
     assert not result.real_images
@@ -146,13 +139,13 @@ def test_highest_opset_and_random_images(run: Trained, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def exporter(run: Trained, exported: ExportResult, monkeypatch: pytest.MonkeyPatch) -> None:
+def exporter(run: Run, exported: ExportResult, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow part done once: torch's exporter gives the file that is already there."""
     monkeypatch.setattr(export, "_to_onnx", lambda *_: onnx.load(exported.path))
 
 
 @pytest.mark.usefixtures("exporter")
-def test_other_outputs_leave_no_file(run: Trained, images: Tensor, tmp_path: Path) -> None:
+def test_other_outputs_leave_no_file(run: Run, images: Tensor, tmp_path: Path) -> None:
     other = copy.deepcopy(run.model)
     with torch.no_grad():
         other.head.bias[2] += 0.01
@@ -164,7 +157,7 @@ def test_other_outputs_leave_no_file(run: Trained, images: Tensor, tmp_path: Pat
 
 
 @pytest.mark.usefixtures("exporter")
-def test_nan_weights(run: Trained, images: Tensor, tmp_path: Path) -> None:
+def test_nan_weights(run: Run, images: Tensor, tmp_path: Path) -> None:
     broken = copy.deepcopy(run.model)
     with torch.no_grad():
         broken.head.bias[0] = torch.nan
@@ -174,7 +167,7 @@ def test_nan_weights(run: Trained, images: Tensor, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("exporter")
-def test_full_disk(run: Trained, images: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk(run: Run, images: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -184,7 +177,7 @@ def test_full_disk(run: Trained, images: Tensor, tmp_path: Path, monkeypatch: py
     assert not list(tmp_path.iterdir())
 
 
-def test_refused_before_any_work(run: Trained, images: Tensor, exported: ExportResult, tmp_path: Path) -> None:
+def test_refused_before_any_work(run: Run, images: Tensor, exported: ExportResult, tmp_path: Path) -> None:
     size = exported.path.stat().st_size
     with pytest.raises(UsageError, match="exists already"):
         export_onnx(run, exported.path, images=images)
@@ -202,7 +195,7 @@ def test_refused_before_any_work(run: Trained, images: Tensor, exported: ExportR
     assert not list(tmp_path.iterdir())
 
 
-def test_model_that_cannot_be_exported(run: Trained, images: Tensor, tmp_path: Path) -> None:
+def test_model_that_cannot_be_exported(run: Run, images: Tensor, tmp_path: Path) -> None:
     class Peeks(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.flatten(1)[:, : 2 if float(x.sum()) > 0 else 3]

@@ -10,34 +10,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 from networks import IMAGE, Small, batches_of, randomize
+from noisy_layers import LAYERS, make_layer
 from torch import Tensor, nn
 
 from snncompress.noise.attach import attach
 from snncompress.noise.branch import Branch, Mode
-from snncompress.noise.se_snn import NoiseBranch, Options, per_neuron
+from snncompress.noise.se_snn import Aggregate, NoiseBranch, Options, per_neuron
 from snncompress.training.loop import observe
-
-LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
-    "linear": (nn.Linear(7, 5), (7,)),
-    "linear without bias": (nn.Linear(7, 5, bias=False), (7,)),
-    "linear on tokens": (nn.Linear(7, 5), (6, 7)),
-    "conv": (nn.Conv2d(4, 6, 3), (4, 9, 8)),
-    "stride, padding": (nn.Conv2d(4, 6, (3, 5), stride=(2, 1), padding=(1, 2), bias=False), (4, 9, 8)),
-    "dilation": (nn.Conv2d(4, 6, 3, dilation=2, padding="same"), (4, 9, 8)),
-    "groups": (nn.Conv2d(4, 6, 3, groups=2), (4, 9, 8)),
-    "depthwise": (nn.Conv2d(4, 4, 3, groups=4, padding=1), (4, 9, 8)),
-    "reflect": (nn.Conv2d(4, 6, 3, padding=1, padding_mode="reflect"), (4, 9, 8)),
-    "circular": (nn.Conv2d(4, 6, 3, padding=1, padding_mode="circular"), (4, 9, 8)),
-}
 
 
 def make(name: str, normed: bool = False) -> tuple[Any, NoiseBranch, Tensor]:
     """A layer, a branch whose σ depends on the input, and an input, in double precision."""
-    layer, shape = LAYERS[name]
-    branch = NoiseBranch(layer.double(), Options(), normed=normed)  # type: ignore[arg-type]
+    layer, x = make_layer(name)
+    branch = NoiseBranch(layer, Options(), normed=normed)
     nn.init.normal_(branch.weight, std=0.2)
     nn.init.normal_(branch.bias, mean=-1, std=0.5)
-    return layer, branch, torch.randn(3, *shape, dtype=torch.float64)
+    return layer, branch, x
 
 
 def sigma_layer(layer: Any, branch: NoiseBranch) -> nn.Module:
@@ -61,19 +49,38 @@ def test_mean_and_sigma_by_one_product(name: str) -> None:
     torch.testing.assert_close(raw, sigma_layer(layer, branch)(x), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("aggregate", Aggregate)
 @pytest.mark.parametrize("name", LAYERS)
-def test_penalty_is_equation_5(name: str) -> None:
+def test_penalty_is_equation_5_6_or_7(name: str, aggregate: Aggregate) -> None:
     layer, branch, x = make(name)
-    # A margin amid the values of log σ: some neurons are above it, and single values of those below.
-    branch.options = Options(margin=-1.2)
+    log_sigma = F.softplus(sigma_layer(layer, branch)(x)).log().detach()
+    if isinstance(layer, nn.Conv2d):
+        log_sigma = log_sigma.permute(0, 2, 3, 1)
+    table = log_sigma.reshape(len(x), -1, log_sigma.shape[-1])  # samples, positions, neurons
+    parts = {
+        Aggregate.NEURON: [table[:, :, j] for j in range(table.shape[2])],
+        Aggregate.SAMPLE: list(table),
+        Aggregate.BOTH: list(table.flatten()),
+    }[aggregate]
+    means = [math.fsum(part.flatten().tolist()) / part.numel() for part in parts]
+    margin = (min(means) + max(means)) / 2  # some are above it, and single values of those below
+    omega = math.fsum(max(0.0, margin - mean) for mean in means) / len(means)
+    branch.options = Options(aggregate, margin=margin)
     branch.sample(layer, x)
-    log_sigma = F.softplus(sigma_layer(layer, branch)(x)).log().detach().numpy()
-    neurons = log_sigma.shape[1] if isinstance(layer, nn.Conv2d) else log_sigma.shape[-1]
-    omega = 0.0
-    for j in range(neurons):
-        values = (log_sigma[:, j] if isinstance(layer, nn.Conv2d) else log_sigma[..., j]).flatten()
-        omega += max(0.0, branch.options.margin - math.fsum(values) / len(values)) / neurons
-    assert float(branch.penalty().detach()) == pytest.approx(branch.options.omega * omega, rel=1e-12)
+    assert float(branch.penalty(layer).detach()) == pytest.approx(branch.options.omega * omega, rel=1e-11)
+    assert float(branch.penalty(layer)) == 0  # nothing since the last call
+
+
+def test_aggregates_are_ordered() -> None:
+    """(·)⁺ is convex: the less is averaged before it, the more is paid."""
+    layer, branch, x = make("conv")
+    paid = {}
+    for aggregate in Aggregate:
+        branch.options = Options(aggregate, margin=-1.2)
+        branch.sample(layer, x)
+        paid[aggregate] = float(branch.penalty(layer).detach())
+    assert paid[Aggregate.BOTH] > max(paid[Aggregate.NEURON], paid[Aggregate.SAMPLE])
+    assert paid[Aggregate.NEURON] != pytest.approx(paid[Aggregate.SAMPLE])
 
 
 def test_margin_is_set_on_each_neuron_and_costs_nothing_above_it() -> None:
@@ -82,7 +89,7 @@ def test_margin_is_set_on_each_neuron_and_costs_nothing_above_it() -> None:
     branch.bias.data = torch.tensor([-1.0, 9.0])  # the second is far above the margin
     branch.sample(layer, torch.randn(4, 2))
     below = 0.5 - math.log(math.log1p(math.exp(-1.0)))
-    penalty = branch.penalty()
+    penalty = branch.penalty(layer)
     assert float(penalty.detach()) == pytest.approx(below / 2, rel=1e-6)
     penalty.backward()
     assert branch.bias.grad is not None
@@ -179,7 +186,7 @@ def test_statistics_do_not_depend_on_the_batch_size(sizes: list[int]) -> None:
         torch.testing.assert_close(branch.importance(), (4 - direct[name]).clamp_min(0), rtol=1e-10, atol=1e-10)
         low, middle, high = direct[name].quantile(torch.tensor([0.25, 0.5, 0.75]).double()).tolist()
         expected = {"log_sigma_25": low, "log_sigma_50": middle, "log_sigma_75": high}
-        assert branch.summary() == pytest.approx(expected, rel=1e-9)
+        assert branch.summary(layer) == pytest.approx(expected, rel=1e-9)
 
 
 def test_importance_is_zero_above_the_margin_and_falls_with_the_noise() -> None:
@@ -190,7 +197,7 @@ def test_importance_is_zero_above_the_margin_and_falls_with_the_noise() -> None:
     first, second, third = branch.importance().tolist()
     assert first > second > third == 0
     branch.forget()
-    assert branch.summary() == {}
+    assert branch.summary(layer) == {}
 
 
 def test_sigma_never_vanishes() -> None:
@@ -198,7 +205,7 @@ def test_sigma_never_vanishes() -> None:
     branch = NoiseBranch(layer, Options(), normed=False)
     branch.bias.data.fill_(-1000.0)
     assert bool(torch.isfinite(branch.sample(layer, torch.zeros(3, 2))).all())
-    penalty = branch.penalty()
+    penalty = branch.penalty(layer)
     penalty.backward()
     assert bool(torch.isfinite(penalty))
     assert branch.bias.grad is not None
@@ -210,7 +217,7 @@ def test_precision(dtype: torch.dtype) -> None:
     layer: Any = nn.Linear(3, 4).to(dtype)
     branch: Branch = NoiseBranch(layer, Options(), normed=False)
     assert branch.sample(layer, torch.zeros(2, 3, dtype=dtype)).dtype == dtype
-    assert branch.penalty().dtype == torch.promote_types(dtype, torch.float32)  # log σ is never halved
+    assert branch.penalty(layer).dtype == torch.promote_types(dtype, torch.float32)  # log σ is never halved
 
 
 def test_autocast_keeps_log_sigma_in_single_precision() -> None:
@@ -221,3 +228,13 @@ def test_autocast_keeps_log_sigma_in_single_precision() -> None:
     penalty = noise.penalty()
     assert penalty.dtype == torch.float32
     assert float(penalty.detach()) == pytest.approx(0.01 * 3 * (4 + 3), rel=1e-2)  # ω·Σ(b − log σ), three layers
+
+
+def test_layers_called_more_than_once_pay_for_each_call() -> None:
+    layer, branch, x = make("linear")
+    apart = []
+    for part in (x, 2 * x):
+        branch.sample(layer, part)
+        apart.append(branch.penalty(layer))
+    branch.sample(layer, x), branch.sample(layer, 2 * x)
+    torch.testing.assert_close(branch.penalty(layer), sum(apart))

@@ -37,6 +37,58 @@ def test_noise_leaves_no_trace() -> None:
     assert not any(module.training for module in noisy.modules())
 
 
+STRONG = {  # noise that a batch norm cannot overlook, around a mean
+    "se-snn": {"log_sigma": 2},
+    "sparse-vd": {"log_sigma2": -4},  # some weights are over the threshold
+    "vd": {"log_alpha": 2},
+    "dropout": {"rate": 0.6},
+}
+
+
+@pytest.mark.parametrize("method", STRONG)
+def test_statistics_are_those_of_the_plain_model(method: str) -> None:
+    noisy = randomize(Small()).double()
+    noise = attach(noisy, method, IMAGE, STRONG[method])
+    assert not noise.find_hollow()
+    batches = batches_of(*torch.randn(30, *IMAGE).double().split(8))
+    noisy.train()
+    for inputs, _ in batches:
+        noisy(inputs)
+    reestimate(noisy, noise, batches)
+    noise.settle()
+    plain = copy.deepcopy(noisy)
+    for name in [*noise.branches, *noise.norms.values()]:
+        plain.get_submodule(name).__dict__.pop("forward")  # a copy of an attached layer runs the original's noise
+    noise.detach()
+    reestimate(plain, None, batches)
+    for name, value in statistics(noisy).items():
+        torch.testing.assert_close(value, statistics(plain)[name], rtol=1e-12, atol=1e-12)
+    for inputs, _ in batches:
+        assert torch.equal(noisy(inputs), plain(inputs))
+
+
+@pytest.mark.parametrize(("method", "options"), [("variance", {}), ("variance", {"noise": "bernoulli"}), ("vd", {})])
+def test_hollow_layers_are_seen_under_noise(method: str, options: dict[str, str]) -> None:
+    model = randomize(Small()).double()
+    noise = attach(model, method, IMAGE, options, layers=["conv1"])
+    if method == "vd":
+        noise.branches["conv1"].log_alpha.data.fill_(8.0)  # type: ignore[union-attr, operator]
+    assert noise.find_hollow() == ["conv1"]
+    batches = batches_of(*torch.randn(30, *IMAGE).double().split(10))
+    torch.manual_seed(7)
+    reestimate(model, noise, batches)
+    torch.manual_seed(7)
+    with torch.no_grad():
+        made = torch.stack([model.conv1(inputs) for inputs, _ in batches])  # nothing else draws
+    torch.testing.assert_close(model.norm1.running_mean, made.mean((0, 1, 3, 4)), rtol=1e-12, atol=1e-12)
+    variances = torch.stack([part.var((0, 2, 3)) for part in made]).mean(0)
+    torch.testing.assert_close(model.norm1.running_var, variances, rtol=1e-12, atol=1e-12)
+    with noise.mode(Mode.MEAN), torch.no_grad():
+        quiet = model.conv1(torch.randn(30, *IMAGE).double()).var((0, 2, 3))
+    assert bool((model.norm1.running_var > 10 * quiet).all())  # type: ignore[operator]
+    assert all(branch.mode is Mode.SAMPLE for branch in noise.branches.values())
+
+
 @pytest.mark.parametrize("sizes", [[30], [10, 20], [14, 14, 2]])
 def test_statistics_by_hand(sizes: list[int]) -> None:
     model = randomize(Small()).double()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import signal
 from dataclasses import replace
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from crashing import assert_equal, assert_same, crash_and_resume, history
 from small_data import CLASSES, IMAGE, batches, small_data, small_run
 from torch import Tensor, nn
 
@@ -19,15 +20,22 @@ import snncompress
 from snncompress import TrainOptions, train
 from snncompress.data.dataset import Dataset
 from snncompress.errors import SnncompressError, TrainingDivergedError, UsageError
+from snncompress.noise.attach import attach
+from snncompress.registry import entries
 from snncompress.run import Run
-from snncompress.run_folder import RunFolder
+from snncompress.training.learner import Learner
 from snncompress.training.options import OptimizerName, Schedule
 
 OPTIONS = TrainOptions(epochs=2, lr=0.01, batch_size=64, save_every=0)
-
-
-class CrashError(Exception):
-    """Stands for a SIGKILL right after a state was saved."""
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((method, {}) for method in entries("methods")),
+    *(("se-snn", {"aggregate": kind}) for kind in ("sample", "both")),
+    *(("vd", {"alpha": "neuron", "prior": prior, "kl_warmup": "0:2"}) for prior in ("student", "ard")),
+    *(("variance", {"noise": kind}) for kind in ("bernoulli", "uniform")),
+    *(("dropout", {"noise": kind}) for kind in ("gaussian", "beta")),
+    ("sparse-vd", {"kl_warmup": "1:3", "kl_scale": 0.1}),
+    ("vd", {"alpha": "weight"}),
+]
 
 
 @pytest.fixture(scope="module")
@@ -35,33 +43,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return small_data(tmp_path_factory.mktemp("data"))
 
 
-def crash_at(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Lets the process die after it has saved its state so many times."""
-    save, saves = RunFolder.save, []
-
-    def save_and_die(self: RunFolder, *args: Any) -> None:
-        save(self, *args)
-        saves.append(1)
-        if len(saves) == number:
-            raise CrashError
-
-    monkeypatch.setattr(RunFolder, "save", save_and_die)
-
-
-def history(folder: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
-
-
-def assert_same(run: Run, other: Run) -> None:
-    assert run.model.state_dict().keys() == other.model.state_dict().keys()
-    for name, tensor in run.model.state_dict().items():
-        assert torch.equal(tensor, other.model.state_dict()[name]), name
-    assert (run.noise is None) == (other.noise is None)
-    if run.noise is not None and other.noise is not None:
-        for name, tensor in run.noise.tensors.items():
-            assert torch.equal(tensor, other.noise.tensors[name]), name
-    assert run.metrics == other.metrics
+def with_norm() -> Run:
+    torch.manual_seed(3)
+    layers = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 6), nn.ReLU())
+    return snncompress.wrap(nn.Sequential(*layers, nn.Linear(6, 4)), IMAGE, classes=CLASSES)
 
 
 def test_it_learns_and_leaves_its_input_alone(data: Dataset) -> None:
@@ -92,14 +77,11 @@ def test_epoch_zero_is_the_model_as_it_came(data: Dataset, tmp_path: Path) -> No
 def test_a_crashed_run_ends_like_an_uninterrupted_one(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, crash: int
 ) -> None:
-    options = replace(OPTIONS, augment="shift")
-    whole = train(small_run(), data, options, method=method, out=tmp_path / "whole")
-    with monkeypatch.context() as patch, pytest.raises(CrashError):  # noqa: PT012
-        crash_at(patch, crash)
-        train(small_run(), data, options, method=method, out=tmp_path / "run")
-    torch.manual_seed(1234)
-    resumed = train(small_run(), data, options, method=method, out=tmp_path / "run", resume=True)
-    assert_same(whole, resumed)
+    def make(**more: Any) -> Run:
+        return train(small_run(), data, replace(OPTIONS, augment="shift"), method=method, **more)
+
+    whole = make(out=tmp_path / "whole")
+    assert_same(whole, crash_and_resume(make, monkeypatch, tmp_path / "run", crash))
     assert history(tmp_path / "whole") == history(tmp_path / "run")
     for name in ("model.safetensors", "probe.safetensors"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
@@ -108,18 +90,106 @@ def test_a_crashed_run_ends_like_an_uninterrupted_one(
     }
 
 
-def test_momentum_and_batch_norm_resume_too(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start() -> Run:
-        torch.manual_seed(3)
-        layers = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 4))
-        return snncompress.wrap(nn.Sequential(*layers), IMAGE, classes=CLASSES)
+@pytest.mark.parametrize(("method", "options"), VARIANTS)
+def test_every_method_resumes_exactly(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, options: dict[str, Any]
+) -> None:
+    def make(**more: Any) -> Run:
+        return train(with_norm(), data, OPTIONS, method=method, method_options=options, **more)
 
-    options = replace(OPTIONS, optimizer=OptimizerName.SGD, schedule=Schedule.LINEAR, weight_decay=0.01)
-    whole = train(start(), data, options, method="se-snn", out=tmp_path / "whole")
-    with monkeypatch.context() as patch, pytest.raises(CrashError):  # noqa: PT012
-        crash_at(patch, 7)
-        train(start(), data, options, method="se-snn", out=tmp_path / "run")
-    assert_same(whole, train(start(), data, options, method="se-snn", out=tmp_path / "run", resume=True))
+    whole = make(out=tmp_path / "whole")
+    assert_same(whole, crash_and_resume(make, monkeypatch, tmp_path / "run", 5))
+    assert history(tmp_path / "whole") == history(tmp_path / "run")
+    assert_same(whole, snncompress.load(tmp_path / "run", model=with_norm().model))
+
+
+def test_momentum_resumes_too(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = replace(OPTIONS, optimizer=OptimizerName.SGD, schedule=Schedule.LINEAR, weight_decay=0.01, noise_lr=0.02)
+
+    def make(**more: Any) -> Run:
+        return train(with_norm(), data, options, method="se-snn", **more)
+
+    whole = make(out=tmp_path / "whole")
+    assert_same(whole, crash_and_resume(make, monkeypatch, tmp_path / "run", 7))
+
+
+@pytest.mark.parametrize("method", entries("methods"))
+def test_the_history_shows_the_state_of_the_noise(data: Dataset, tmp_path: Path, method: str) -> None:
+    run = train(small_run(), data, OPTIONS, method=method, out=tmp_path / "run")
+    lines = history(tmp_path / "run")
+    assert [line["epoch"] for line in lines] == [0, 1, 2]
+    assert run.noise is not None
+    for line in lines:
+        assert list(line["noise"]) == run.noise.json["layers"]
+        assert all(math.isfinite(value) for layer in line["noise"].values() for value in layer.values())
+        assert "validation_error" in line
+        sampled = {"validation_error_one_sample", "validation_error_averaged"}
+        assert (sampled <= line.keys()) == (method in ("vd", "variance"))
+        assert ("validation_error_zero_mean" in line) == (method == "vd")
+    assert {f"validation_{key}": value for key, value in run.metrics["validation"].items()}.items() <= lines[-1].items()
+
+
+@pytest.mark.parametrize(
+    ("method", "leaf", "key"),
+    [("sparse-vd", "log_sigma2", "sparsity"), ("vd", "log_alpha", "mean"), ("variance", "log_sigma", "mean")],
+)
+def test_the_summary_is_of_the_parameters(data: Dataset, tmp_path: Path, method: str, leaf: str, key: str) -> None:
+    run = train(small_run(), data, OPTIONS, method=method, out=tmp_path / "run")
+    assert run.noise is not None
+    for name, layer in history(tmp_path / "run")[-1]["noise"].items():
+        found = next(value for word, value in layer.items() if word.endswith(key))
+        zeros = run.model.get_parameter(f"{name}.weight") == 0  # settled: those that drowned
+        wanted = zeros.float() if key == "sparsity" else run.noise.tensors[f"{name}.{leaf}"]
+        assert found == pytest.approx(float(wanted.mean()), abs=1e-6)
+
+
+def test_means_that_drown_are_seen_in_the_history(data: Dataset, tmp_path: Path) -> None:
+    """The phase transition: at first the means know everything, in the end nobody misses them."""
+    plain = train(small_run(), data, replace(OPTIONS, epochs=8))
+    options = replace(OPTIONS, epochs=8, lr=0.03, noise_lr=1.0)
+    strong = {"kl_scale": 30}
+    run = train(plain, data, options, method="vd", method_options=strong, layers=["3"], out=tmp_path / "run")
+    first, *_, last = history(tmp_path / "run")
+    assert max(first["validation_error"], first["validation_error_averaged"]) < 20
+    assert first["validation_error_zero_mean"] > 50
+    assert max(last["validation_error_averaged"], last["validation_error_zero_mean"]) < 20
+    assert last["validation_error_one_sample"] > last["validation_error_averaged"]
+    assert run.hollow == ["3"]
+
+
+@pytest.mark.parametrize("optimizer", OptimizerName)
+def test_the_noise_has_a_rate_of_its_own(optimizer: OptimizerName) -> None:
+    inputs, targets = batches()[0]
+
+    def step(noise_lr: float | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        model = small_run().model
+        noise = attach(model, "vd", IMAGE)
+        learned = {name: parameter for name, parameter in noise.named_parameters() if parameter.requires_grad}
+        before = {name: parameter.detach().clone() for name, parameter in learned.items()}
+        learner = Learner(model, noise, replace(OPTIONS, lr=0.01, noise_lr=noise_lr, optimizer=optimizer))
+        torch.manual_seed(0)
+        learner.step(inputs, targets, lr=0.005)  # halfway down the schedule
+        return model.state_dict(), {name: parameter.detach() - before[name] for name, parameter in learned.items()}
+
+    weights, moved = step(0.02)
+    others, further = step(0.06)
+    assert_equal(weights, others)
+    assert all(float(change.abs().max()) > 0 for change in moved.values())
+    for name, change in moved.items():
+        torch.testing.assert_close(further[name], 3 * change, rtol=1e-3, atol=1e-6)
+    assert_equal(step(None)[1], step(0.1)[1])  # ten times the weights' rate is the method's own choice
+
+
+@pytest.mark.parametrize("method", entries("methods"))
+def test_the_same_method_goes_on_from_its_branches(data: Dataset, tmp_path: Path, method: str) -> None:
+    once = train(small_run(), data, replace(OPTIONS, epochs=1), method=method, out=tmp_path / "once")
+    again = train(once, data, replace(OPTIONS, epochs=0), method=method, out=tmp_path / "again")
+    assert once.noise is not None
+    assert again.noise is not None
+    assert again.noise.json == once.noise.json
+    assert_equal(again.noise.tensors, once.noise.tensors)
+    assert_equal(again.model.state_dict(), once.model.state_dict())
+    assert history(tmp_path / "again")[0]["validation_nll"] == once.metrics["validation"]["nll"]
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(data: Dataset, tmp_path: Path) -> None:
@@ -158,6 +228,16 @@ def test_training_again_keeps_the_noise_unless_told_otherwise(data: Dataset) -> 
     assert train(once, data, replace(OPTIONS, epochs=0)).noise is None
 
 
+def test_another_alpha_begins_anew(data: Dataset) -> None:
+    once = train(small_run(), data, replace(OPTIONS, epochs=1), method="vd")
+    other = train(once, data, replace(OPTIONS, epochs=0), method="vd", method_options={"alpha": "weight"})
+    assert other.noise is not None
+    for name in ("1", "3", "5"):
+        log_alpha = other.noise.tensors[f"{name}.log_alpha"]
+        assert log_alpha.shape == other.model.get_parameter(f"{name}.weight").shape
+        assert bool((log_alpha == other.noise.json["options"]["log_alpha"]).all())
+
+
 def test_the_users_own_batches_and_loss() -> None:
     seen = []
 
@@ -174,7 +254,6 @@ def test_the_users_own_batches_and_loss() -> None:
         run = train(small_run(), own, options, loss=smooth, validation=batches(100, seed=1))
         assert seen == [50] * 8 * options.epochs
         assert run.metrics["validation"]["error"] < 30
-        assert run.metrics["validation"]["samples"] == 100
     assert train(small_run(), batches(), OPTIONS, loss=smooth).metrics == {}
     with pytest.raises(UsageError, match="not a generator"):
         train(small_run(), iter(batches()), OPTIONS)
@@ -199,8 +278,12 @@ def test_a_module_made_in_python_is_trained_saved_and_reloaded(data: Dataset, tm
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"epochs": -1}, {"lr": 0.0}, {"lr": float("nan")}, {"batch_size": 0}, {"weight_decay": -0.1}]
-)
+    "wrong",
+    [
+        {"epochs": -1}, {"lr": 0.0}, {"lr": math.nan}, {"batch_size": 0}, {"weight_decay": -0.1},
+        {"noise_lr": 0.0}, {"noise_lr": math.nan},
+    ],
+)  # fmt: skip
 def test_impossible_options_are_refused(wrong: dict[str, float]) -> None:
     name = next(iter(wrong)).replace("_", "-")
     with pytest.raises(UsageError, match=f"--{name}"):

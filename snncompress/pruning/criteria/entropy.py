@@ -18,10 +18,11 @@ from snncompress.training.loop import observe
 
 def score(request: ScoreRequest) -> dict[str, Tensor]:
     """The importance of every output of every stochastic layer."""
-    if request.noise is None:
+    branches = {} if request.noise is None else request.noise.branches
+    if request.noise is None or not all(hasattr(branch, "importance") for branch in branches.values()):
         raise UsageError(
-            "criterion entropy needs noise that was trained: run `snncompress train ... --method se-snn` first, "
+            "criterion entropy needs noise with an entropy: run `snncompress train ... --method se-snn` first, "
             "or choose --criterion magnitude"
         )
     observe(request.model, request.noise, request.batches, request.count)
-    return {name: branch.importance() for name, branch in request.noise.branches.items()}  # type: ignore[operator]
+    return {name: branch.importance() for name, branch in branches.items()}  # type: ignore[operator]

@@ -1,0 +1,196 @@
+"""Distillation: the loss by its formula, teachers that are averaged where their mean carries nothing, exact resume."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from crashing import assert_same, crash_and_resume, history
+from small_data import IMAGE, batches, small_data, small_run
+from torch import nn
+
+import snncompress
+from snncompress import TrainOptions, train
+from snncompress.data.dataset import Dataset, Normalization
+from snncompress.errors import UsageError
+from snncompress.run import Run
+from snncompress.training.distillation import DRAWS, DistillOptions, Teacher
+
+OPTIONS = TrainOptions(epochs=2, lr=0.01, batch_size=64, save_every=0)
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return small_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def plain(data: Dataset) -> Run:
+    return train(small_run(1), data, replace(OPTIONS, epochs=6))
+
+
+@pytest.fixture(scope="module")
+def hollow(data: Dataset, plain: Run) -> Run:
+    """All it knows is in the variances of one layer."""
+    run = train(plain, data, replace(OPTIONS, epochs=10, lr=0.03), method="variance", layers=["3"])
+    assert run.hollow == ["3"]
+    assert run.metrics["validation"]["error_averaged"] < 30
+    return run
+
+
+@pytest.mark.parametrize(("temperature", "weight"), [(1.0, 1.0), (4.0, 0.9), (0.5, 0.25)])
+def test_the_loss_by_its_formula(temperature: float, weight: float) -> None:
+    teacher = Teacher(small_run(1), small_run(), DistillOptions(temperature, weight), CPU)
+    teacher.model.double()
+    inputs, targets = torch.randn(9, *IMAGE).double(), torch.randint(4, (9,))
+    outputs = small_run().model.double()(inputs)
+    p, q = (teacher.model(inputs) / temperature).softmax(1), (outputs / temperature).softmax(1)
+    divergence = (p * (p / q).log()).sum(1).mean()  # a mean over images, as the cross-entropy is
+    loss = F.cross_entropy(outputs, targets)
+    wanted = (1 - weight) * loss + weight * temperature**2 * divergence
+    torch.testing.assert_close(teacher.mix(loss, outputs, inputs), wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_who_is_like_the_teacher_has_nothing_to_learn() -> None:
+    student = small_run()
+    teacher = Teacher(student, student, DistillOptions(weight=1.0), CPU)
+    teacher.model.double()
+    model, inputs = student.model.double(), torch.randn(9, *IMAGE).double()
+    outputs = model(inputs)
+    loss = teacher.mix(F.cross_entropy(outputs, torch.randint(4, (9,))), outputs, inputs)
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(0, abs=1e-12)
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        assert float(parameter.grad.abs().max()) < 1e-12
+
+
+def test_the_teacher_is_left_as_it_is(data: Dataset, plain: Run, hollow: Run) -> None:
+    for run in (plain, hollow):
+        before = copy.deepcopy(run.model.state_dict())
+        train(small_run(), data, replace(OPTIONS, epochs=1), teacher=run)
+        assert all(torch.equal(tensor, before[name]) for name, tensor in run.model.state_dict().items())
+        assert all(parameter.requires_grad for parameter in run.model.parameters())
+        assert not any("forward" in module.__dict__ for module in run.model.modules())
+
+
+def test_a_hollow_teacher_is_averaged_over_samples(hollow: Run) -> None:
+    teacher = Teacher(hollow, small_run(), DistillOptions(), CPU)
+    inputs = torch.randn(20, *IMAGE)
+    torch.manual_seed(5)
+    said = teacher.logits(inputs).softmax(1)
+    model = copy.deepcopy(hollow.model)
+    hollow.attach_noise(model)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        samples = torch.stack([model(inputs).softmax(1) for _ in range(DRAWS)])
+    torch.testing.assert_close(said, samples.mean(0))
+    assert float(samples.std(0).max()) > 0.01
+    with torch.no_grad():
+        mean = hollow.model(inputs).softmax(1)
+    assert float(mean.std(0).max()) < 1e-6  # which says the same of every image
+
+
+def test_another_noisy_teacher_speaks_by_its_mean(data: Dataset) -> None:
+    run = train(small_run(1), data, replace(OPTIONS, epochs=1), method="se-snn")
+    inputs = torch.randn(20, *IMAGE)
+    logits = Teacher(run, small_run(), DistillOptions(), CPU).logits(inputs)
+    with torch.no_grad():
+        assert torch.equal(logits, run.model(inputs))
+
+
+@pytest.mark.parametrize("kind", ["plain", "hollow"])
+def test_a_student_learns_without_labels(request: pytest.FixtureRequest, kind: str) -> None:
+    teacher = request.getfixturevalue(kind)
+    blind = [(inputs, torch.zeros_like(labels)) for inputs, labels in batches()]
+    student = train(
+        small_run(), blind, replace(OPTIONS, epochs=12, lr=0.03), teacher=teacher,
+        distill=DistillOptions(temperature=1.0, weight=1.0), validation=batches(100, seed=1),
+    )  # fmt: skip
+    assert student.hollow == []
+    assert student.metrics["validation"]["error"] < 30  # 75 for the labels it was given
+
+
+@pytest.mark.parametrize("kind", ["plain", "hollow"])
+@pytest.mark.parametrize("method", ["none", "vd"])
+def test_a_crashed_student_ends_like_an_uninterrupted_one(
+    request: pytest.FixtureRequest,
+    data: Dataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    method: str,
+) -> None:
+    teacher = request.getfixturevalue(kind)
+
+    def make(**more: Any) -> Run:
+        return train(small_run(), data, OPTIONS, method=method, teacher=teacher, **more)
+
+    whole = make(out=tmp_path / "whole")
+    assert_same(whole, crash_and_resume(make, monkeypatch, tmp_path / "run", 5))
+    assert history(tmp_path / "whole") == history(tmp_path / "run")
+
+
+def test_resume_needs_the_same_teacher(
+    data: Dataset, plain: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(**more: Any) -> Run:
+        return train(small_run(), data, OPTIONS, **more)
+
+    for first, second in (({"teacher": plain}, {}), ({}, {"teacher": plain})):
+        given = iter((first, second))
+        with pytest.raises(UsageError, match="--resume with another --distill"):
+            crash_and_resume(lambda given=given, **more: make(**next(given), **more), monkeypatch, tmp_path / "run", 3)
+        (tmp_path / "run" / "state.safetensors").unlink()
+        (tmp_path / "run").rename(tmp_path / f"old{len(first)}")
+
+
+def other_shape() -> Run:
+    return snncompress.wrap(nn.Sequential(nn.Flatten(), nn.Linear(81, 4)), (1, 9, 9))
+
+
+def other_classes() -> Run:
+    return snncompress.wrap(nn.Sequential(nn.Flatten(), nn.Linear(64, 5)), IMAGE)
+
+
+def other_normalization() -> Run:
+    return replace(small_run(), normalization=Normalization((0.1,), (0.5,)))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (other_shape, r"--distill .*\(1, 9, 9\).*\(1, 8, 8\)"),
+        (other_classes, r"--distill .* 5 outputs.* 4;"),
+        (other_normalization, r"--distill mlp: its images are normalized otherwise"),
+    ],
+)
+def test_a_teacher_of_something_else_is_refused(data: Dataset, tmp_path: Path, make: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        train(small_run(), data, OPTIONS, teacher=make(), out=tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "option"),
+    [
+        ({"temperature": 0.0}, "--distill-temperature"), ({"temperature": float("nan")}, "--distill-temperature"),
+        ({"weight": 0.0}, "--distill-weight"), ({"weight": 1.5}, "--distill-weight"),
+    ],
+)  # fmt: skip
+def test_impossible_options_are_refused(wrong: dict[str, float], option: str) -> None:
+    with pytest.raises(UsageError, match=option):
+        DistillOptions(**wrong)
+
+
+def test_the_record_says_who_taught(data: Dataset, plain: Run) -> None:
+    run = train(small_run(), data, replace(OPTIONS, epochs=0), teacher=plain, distill=DistillOptions(2.0))
+    assert run.config["distill"] == {"run": "mlp", "temperature": 2.0, "weight": 0.9}
+    assert train(run, data, replace(OPTIONS, epochs=0)).config.get("distill") is None
