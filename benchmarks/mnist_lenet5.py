@@ -11,20 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
-import sys
 from pathlib import Path
 
-from snncompress.cli import run
+from benchmarks.commands import snncompress
 
 PLAIN_EPOCHS, NOISY_EPOCHS, FINAL_EPOCHS = 6, 12, 60
 LR = "0.003"  # of the small networks: on validation data better than 0.001
-
-
-def snncompress(*arguments: str) -> None:
-    print(f"\n$ snncompress {shlex.join(arguments)}", flush=True)
-    if code := run(list(arguments)):
-        sys.exit(code)
 
 
 def epochs_seen(run_folder: Path) -> int:

@@ -1,0 +1,130 @@
+"""Table 1 of Neklyudov et al. (2019): five parameterizations of a posterior, on LeNet-5-Caffe and full MNIST.
+
+    python -m benchmarks.parameterizations --data-root data --out runs/parameterizations
+
+trains LeNet-5 plainly, then its first dense layer (400,000 weights) under each parameterization, and prints ELBO, data
+term, KL and accuracies beside the paper's. A collapse of α takes a hundred epochs and more. So the dense layers are
+trained alone first, on the features of the plain network's convolutions, which are computed once (an epoch takes
+seconds); then all layers together. The paper trains all layers from the beginning. Twenty minutes a row.
+What is there already is not trained again, so that it can be interrupted, or shared between processes with --only.
+Epochs and rates were chosen on the validation split; the test images are looked at here, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tabulate import tabulate
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import snncompress
+from benchmarks.commands import ensure_run, read
+from snncompress.data.batches import Batches
+from snncompress.data.dataset import Images
+from snncompress.progress import Progress
+from snncompress.run import Run, load
+from snncompress.training.options import Schedule, TrainOptions
+
+PLAIN_EPOCHS, DENSE_EPOCHS, JOINT_EPOCHS = 6, 100, 20
+BATCH, SAMPLES = 128, 20
+# name: method, its options, its learning rate, and the paper's ELBO, data term, KL, accuracy by the mean, averaged
+ROWS: dict[str, tuple[str, dict[str, str], float, tuple[float, ...]]] = {
+    "zero-mean": ("variance", {}, 0.03, (-4.0, -4.0, 0.0, 11.3, 99.4)),
+    "layer": ("vd", {"alpha": "layer"}, 0.1, (-17.4, -15.8, 1.7, 11.3, 99.2)),
+    "neuron": ("vd", {"alpha": "neuron"}, 0.1, (-31.4, -17.0, 14.4, 11.3, 99.2)),
+    "weight": ("vd", {"alpha": "weight"}, 0.03, (-602.6, -33.8, 568.8, 96.6, 99.4)),
+    "additive": ("sparse-vd", {}, 0.03, (-227.9, -31.2, 196.7, 99.2, 99.2)),
+}
+
+
+class Head(nn.Module):
+    """The dense layers of a LeNet-5."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = model.get_submodule("fc1"), model.get_submodule("fc2")
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Features (B, 800, 1, 1) to logits."""
+        return self.fc2(self.fc1(features.flatten(1)).relu())  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def features(run: Run, images: Images) -> TensorDataset:
+    """What fc1 reads for every image, and the labels."""
+    found: list[Tensor] = []
+    handle = run.model.get_submodule("fc1").register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+    for batch, _ in Batches(images, 1000, run.normalization, device=torch.device("cpu")):
+        run.model(batch)
+    handle.remove()
+    return TensorDataset(torch.cat(found)[:, :, None, None], images.labels)
+
+
+class Told(Progress):
+    """Prints messages."""
+
+    def message(self, text: str) -> None:
+        """One line."""
+        print(text, flush=True)
+
+
+def train(name: str, plain: Run, out: Path) -> None:
+    """One row, unless it is there: the dense layers alone, then all."""
+    method, options, noise_lr, _ = ROWS[name]
+    data = snncompress.load_data("mnist", root=plain.data["root"])
+    common: dict[str, Any] = {"method": method, "method_options": options, "force": True, "progress": Told()}
+    training = TrainOptions(DENSE_EPOCHS, noise_lr=noise_lr, batch_size=BATCH, schedule=Schedule.LINEAR)
+    dense = out / f"{name}-dense"
+    if not complete(dense):
+        order = torch.Generator().manual_seed(0)
+        snncompress.train(
+            snncompress.wrap(Head(plain.model), (800, 1, 1), name=name),
+            DataLoader(features(plain, data.train), BATCH, shuffle=True, generator=order),
+            training, layers=["fc1"], validation=list(DataLoader(features(plain, data.validation), 1000)),
+            out=dense, **common,
+        )  # fmt: skip
+    if not complete(out / name):
+        head = load(dense, model=Head(plain.model))  # puts its weights into the layers of `plain`
+        joint = replace(plain, noise=head.noise, path=None)
+        snncompress.train(joint, data, replace(training, epochs=JOINT_EPOCHS), out=out / name, **common)
+
+
+def complete(folder: Path) -> bool:
+    """Whether a run is there."""
+    header = folder / "run.json"
+    return header.exists() and json.loads(header.read_text())["status"] == "complete"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", default="data")
+    parser.add_argument("--out", type=Path, default=Path("runs/parameterizations"))
+    parser.add_argument("--only", nargs="*", choices=ROWS, help="train these rows, print no table")
+    arguments = parser.parse_args()
+    folder = arguments.out / "plain"
+    data = ["--data", "mnist", "--data-root", arguments.data_root]
+    ensure_run(folder, ["lenet5", *data, "--method", "none", "--epochs", str(PLAIN_EPOCHS)])
+    for name in arguments.only or ROWS:
+        train(name, load(folder), arguments.out)
+    if arguments.only:
+        return
+    rows, results = [], {}
+    for name, (*_, paper) in ROWS.items():
+        result = results[name] = read("evaluate", str(arguments.out / name), "--samples", str(SAMPLES))
+        bound = result["elbo"]
+        accuracies = 100 - result["error"], 100 - result["averaged"]["error"]
+        ours = (bound["elbo"], bound["data"], bound["kl"], *accuracies)
+        rows.append([name, *(f"{value:,.1f} ({theirs:,.1f})" for value, theirs in zip(ours, paper, strict=True))])
+    (arguments.out / "table.json").write_text(json.dumps(results, indent=2))
+    header = ["parameterization", "ELBO (paper)", "data term", "KL", "mean propagation, %", f"{SAMPLES} averaged, %"]
+    print(tabulate(rows, header, tablefmt="github", disable_numparse=True))
+
+
+if __name__ == "__main__":
+    main()

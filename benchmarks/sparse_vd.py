@@ -1,0 +1,81 @@
+"""Sparse variational dropout on full MNIST: does it train stably, from new weights and from a checkpoint?
+
+    python -m benchmarks.sparse_vd --data-root data --out runs/sparse-vd
+
+trains LeNet-300-100 and LeNet-5-Caffe both ways and prints test error, sparsity a layer, and the ratio of weights to
+non-zero weights (biases apart), beside the table in Molchanov's lecture (200 epochs). Half an hour on two cores. What
+is there already is not trained again, so that it can be interrupted, or shared between processes with --only. Epochs
+and rates were chosen on the validation split; the test images are looked at here, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from benchmarks.commands import Command, ensure_run, read
+from snncompress.run import load
+
+PLAIN_EPOCHS = 6
+SPARSE = ["--method", "sparse-vd", "--schedule", "linear"]
+# name: model, where it starts, options, and the published error and ratio
+ROWS: dict[str, tuple[str, Command, str]] = {
+    "lenet300-scratch": ("lenet300", ["--epochs", "40", "--kl-warmup", "5:15"], "1.92%, 68"),
+    "lenet300-checkpoint": ("lenet300", ["--epochs", "40"], "1.92%, 68"),
+    "lenet5-scratch": ("lenet5", ["--epochs", "12", "--kl-warmup", "2:5"], "0.75%, 280"),
+    "lenet5-checkpoint": ("lenet5", ["--epochs", "12"], "0.75%, 280"),
+}
+
+
+def sparsity(folder: Path) -> tuple[list[float], float]:
+    """The share of zeros in each layer's weight, in percent, and weights over non-zero weights."""
+    weights = [tensor for tensor in load(folder).model.state_dict().values() if tensor.dim() > 1]
+    zeros = [100 * float((weight == 0).float().mean()) for weight in weights]
+    left = sum(int(weight.count_nonzero()) for weight in weights)
+    return zeros, sum(weight.numel() for weight in weights) / max(left, 1)
+
+
+def measure(folder: Path) -> dict[str, Any]:
+    """Test error and sparsity of a run, and its validation error over the epochs."""
+    zeros, ratio = sparsity(folder)
+    history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    errors = [record["validation_error"] for record in history[1:]]
+    test = read("evaluate", str(folder))["error"]
+    return {"error": test, "sparsity": zeros, "ratio": ratio, "validation_errors": errors}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", default="data")
+    parser.add_argument("--out", type=Path, default=Path("runs/sparse-vd"))
+    parser.add_argument("--only", nargs="*", help="train these rows, print nothing")
+    arguments = parser.parse_args()
+    data = ["--data", "mnist", "--data-root", arguments.data_root]
+    for name, (model, options, _) in ROWS.items():
+        if arguments.only is not None and name not in arguments.only:
+            continue
+        start = [model, *data]
+        if name.endswith("checkpoint"):
+            plain = arguments.out / f"{model}-plain"
+            ensure_run(plain, [*start, "--method", "none", "--epochs", str(PLAIN_EPOCHS)])
+            start = [str(plain)]
+        ensure_run(arguments.out / name, [*start, *SPARSE, *options])
+    if arguments.only is not None:
+        return
+    results = {name: measure(arguments.out / name) for name in ROWS}
+    (arguments.out / "table.json").write_text(json.dumps(results, indent=2))
+    rows = []
+    for name, result in results.items():
+        zeros = " - ".join(f"{share:.1f}" for share in result["sparsity"])
+        worst = max(result["validation_errors"])
+        rows.append([name, f"{result['error']:.2f}%", zeros, f"{result['ratio']:.0f}", ROWS[name][2], f"{worst:.2f}%"])
+    header = ["run", "test error", "zeros a layer, %", "ratio", "published", "worst validation error of an epoch"]
+    print(tabulate(rows, header, tablefmt="github", disable_numparse=True))
+
+
+if __name__ == "__main__":
+    main()
