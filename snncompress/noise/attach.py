@@ -29,49 +29,33 @@ class Noise:
         method: the name of the noise method.
         options: its options, a frozen dataclass of the method's file.
         branches: the branches by the name of their layer.
+        kind: their class, which says how they want to be trained.
     """
 
     def __init__(self, method: str, options: Any, branches: dict[str, Branch], norms: dict[str, str]) -> None:
         self.method = method
         self.options = options
         self.branches = branches
+        self.kind = type(next(iter(branches.values())))
         self.norms = norms  # layer: the batch norm that follows it
         self.hollow: list[str] = []  # layers whose mean carried nothing when it was settled
-        self._model: nn.Module | None = None
+        self._owned: dict[str, nn.Module] = {}  # layers and norms, while attached
 
     def attach(self, model: nn.Module) -> Noise:
         """Takes over the forward of the model's layers."""
         modules = dict(model.named_modules())
+        self._owned = {name: modules[name] for name in [*self.branches, *self.norms.values()]}
         for name, branch in self.branches.items():
             _own_layer(modules[name], branch)
             if name in self.norms:
                 _own_norm(modules[self.norms[name]], branch)
-        self._model = model
         return self
 
     def detach(self) -> None:
         """Gives the layers their own forward back."""
-        if self._model is None:
-            return
-        modules = dict(self._model.named_modules())
-        for name in [*self.branches, *self.norms.values()]:
-            modules[name].__dict__.pop("forward", None)
-        self._model = None
-
-    @property
-    def lr_factor(self) -> float:
-        """How much faster than the weights the branches' parameters learn, unless the user says."""
-        return next(iter(self.branches.values())).lr_factor
-
-    @property
-    def beta2(self) -> float:
-        """Adam's memory of the branches' squared gradients."""
-        return next(iter(self.branches.values())).beta2
-
-    @property
-    def watched(self) -> tuple[Mode, ...]:
-        """The ways of sampling whose errors are worth following in training."""
-        return next(iter(self.branches.values())).watched
+        for module in self._owned.values():
+            module.__dict__.pop("forward", None)
+        self._owned = {}
 
     @contextmanager
     def mode(self, mode: Mode) -> Iterator[None]:
@@ -87,9 +71,8 @@ class Noise:
 
     def _pairs(self) -> list[tuple[str, Branch, Layer]]:
         """Name, branch and layer, while attached."""
-        assert self._model is not None
-        modules = dict(self._model.named_modules())
-        return [(name, branch, modules[name]) for name, branch in self.branches.items()]  # type: ignore[misc]
+        assert self._owned, "the branches are not attached"
+        return [(name, branch, self._owned[name]) for name, branch in self.branches.items()]  # type: ignore[misc]
 
     def tell(self, clock: Clock) -> None:
         """Says where training is."""

@@ -59,14 +59,14 @@ class Learner:
             self.optimizer = torch.optim.SGD(groups, lr=self.options.lr, momentum=0.9, nesterov=True)
         else:
             if self.noise is not None and noisy:
-                groups[-1]["betas"] = (0.9, self.noise.beta2)
+                groups[-1]["betas"] = (0.9, self.noise.kind.beta2)
             self.optimizer = torch.optim.Adam(groups, lr=self.options.lr)
 
     def _noise_factor(self) -> float:
         """How much faster than the weights the noise's parameters learn."""
         if self.options.noise_lr is not None:
             return self.options.noise_lr / self.options.lr
-        return 1.0 if self.noise is None else self.noise.lr_factor
+        return 1.0 if self.noise is None else self.noise.kind.lr_factor
 
     @property
     def device(self) -> torch.device:
