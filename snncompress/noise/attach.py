@@ -36,7 +36,7 @@ class Noise:
         self.method = method
         self.options = options
         self.branches = branches
-        self.kind = type(next(iter(branches.values())))
+        self.kind = next((type(branch) for branch in branches.values()), Branch)
         self.norms = norms  # layer: the batch norm that follows it
         self.hollow: list[str] = []  # layers whose mean carried nothing when it was settled
         self._owned: dict[str, nn.Module] = {}  # layers and norms, while attached
