@@ -24,13 +24,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from snncompress.errors import UsageError
 from snncompress.noise.branch import Branch, Layer, apply, precise
+from snncompress.noise.weights import open_product, standard_normal
 
 SIGMA_FLOOR = 1e-10  # keeps log σ finite where softplus underflows
 QUARTILES = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
@@ -83,22 +86,21 @@ class NoiseBranch(Branch):
     def sample(self, layer: Layer, x: Tensor) -> Tensor:
         """Eq. 1."""
         mean, raw = self._mean_and_raw(layer, x)
-        sigma = _sigma(raw)
+        sample, log_sigma = perturb(None if self.normed else mean, raw, self._averaged(layer, raw))
         if torch.is_grad_enabled():
-            self._omega.append(self._entropy_penalty(layer, sigma.log()))
-        noise = (torch.randn_like(sigma) * sigma).to(mean.dtype)
-        if self.normed:
-            self._noise = noise
-            return mean
-        return mean + noise
+            self._omega.append(F.relu(self.options.margin - log_sigma).mean())
+        if not self.normed:
+            return sample
+        self._noise = sample
+        return mean
 
-    def _entropy_penalty(self, layer: Layer, log_sigma: Tensor) -> Tensor:
-        """Ω: the mean of what is lacking to the margin."""
-        if self.options.aggregate is Aggregate.NEURON:
-            log_sigma = per_neuron(log_sigma, layer).mean(1)  # Eq. 5
-        elif self.options.aggregate is Aggregate.SAMPLE:
-            log_sigma = log_sigma.flatten(1).mean(1)  # Eq. 6
-        return F.relu(self.options.margin - log_sigma).mean()  # of single values: Eq. 7
+    def _averaged(self, layer: Layer, raw: Tensor) -> list[int]:
+        """The axes over which log σ is averaged before it is compared with the margin."""
+        if self.options.aggregate is Aggregate.BOTH:
+            return []  # Eq. 7
+        neurons = raw.dim() - (3 if isinstance(layer, nn.Conv2d) else 1)
+        kept = neurons if self.options.aggregate is Aggregate.NEURON else 0  # Eq. 5, Eq. 6
+        return [axis for axis in range(raw.dim()) if axis != kept]
 
     def after_norm(self, normalized: Tensor) -> Tensor:
         """The noise enters after the batch norm."""
@@ -106,13 +108,10 @@ class NoiseBranch(Branch):
         return normalized if noise is None else normalized + noise
 
     def _mean_and_raw(self, layer: Layer, x: Tensor) -> tuple[Tensor, Tensor]:
-        """f_μ(x) and f_σ(x) before its softplus, by one product with doubled outputs where that is possible."""
-        if isinstance(layer, nn.Conv2d) and layer.groups != 1:
-            return type(layer).forward(layer, x), apply(layer, x, self.weight, self.bias)
-        bias = torch.zeros_like(self.bias) if layer.bias is None else layer.bias
-        both = apply(layer, x, torch.cat([layer.weight, self.weight]), torch.cat([bias, self.bias]))
-        mean, raw = both.chunk(2, dim=-3 if isinstance(layer, nn.Conv2d) else -1)
-        return mean, raw
+        """f_μ(x) and f_σ(x) before its softplus."""
+        # Not one product with doubled outputs: putting weights together and gradients apart takes what it saves.
+        arranged, multiply = open_product(layer, x)
+        return multiply(arranged, layer.weight, layer.bias), multiply(arranged, self.weight, self.bias)
 
     def observe(self, layer: Layer, x: Tensor) -> None:
         """Adds this batch to the mean of log σ."""
@@ -149,10 +148,44 @@ class NoiseBranch(Branch):
         return {"log_sigma_25": low, "log_sigma_50": middle, "log_sigma_75": high}
 
 
+class _Perturb(torch.autograd.Function):
+    """mean + ε·σ, and the mean of log σ over some axes, for σ = softplus(raw).
+
+    Keeps two tensors for the way back: d sample / d raw = ε·sigmoid(raw) and d log σ / d raw = sigmoid(raw)/σ. The
+    latter is not cut off at the floor of σ, so that what fell below it can come back.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor | None, raw: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
+        sigma = _sigma(raw)
+        log_sigma = sigma.log()
+        if axes:
+            log_sigma = log_sigma.mean(axes, keepdim=True)
+        noise = standard_normal(sigma)
+        sample = noise * sigma if mean is None else torch.addcmul(mean.to(sigma.dtype), noise, sigma)
+        slope = torch.sigmoid(precise(raw))
+        ctx.save_for_backward(noise.mul_(slope), slope.div_(sigma))
+        return sample.to(raw.dtype), log_sigma
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, by_sample: Tensor, by_log_sigma: Tensor) -> tuple[Tensor | None, Tensor, None]:
+        to_sample, to_log_sigma = ctx.saved_tensors
+        share = by_log_sigma * (by_log_sigma.numel() / to_sample.numel())  # of every value in its average
+        by_raw = (by_sample.to(to_sample.dtype) * to_sample).addcmul_(to_log_sigma, share)
+        return by_sample if ctx.needs_input_grad[0] else None, by_raw.to(by_sample.dtype), None
+
+
+def perturb(mean: Tensor | None, raw: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
+    """A sample of N(mean, softplus(raw)²), or its noise alone, and the mean of log σ over the axes, which are kept."""
+    pair: tuple[Tensor, Tensor] = _Perturb.apply(mean, raw, axes)
+    return pair
+
+
 def per_neuron(values: Tensor, layer: Layer) -> Tensor:
     """(B, K, H, W) or (B, ..., K) → (K, samples and positions)."""
     return values.movedim(-3 if isinstance(layer, nn.Conv2d) else -1, 0).flatten(1)
 
 
 def _sigma(raw: Tensor) -> Tensor:
-    return F.softplus(precise(raw)).clamp_min(SIGMA_FLOOR)
+    return F.softplus(precise(raw)).clamp_min_(SIGMA_FLOOR)

@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from snncompress.errors import UsageError
 from snncompress.noise.branch import Layer, Reach
-from snncompress.noise.weights import FLOOR, KlOptions, WeightBranch, kl_log_uniform
+from snncompress.noise.weights import FLOOR, K1, K2, K3, KlOptions, WeightBranch
 
 LIMIT = 8.0  # of |log α|: beyond it the KL is flat, and its gradient would only add noise
 
@@ -65,16 +66,17 @@ class NoiseBranch(WeightBranch):
     def moments(self, layer: Layer) -> tuple[Tensor, Tensor]:
         """μ, zero where it drowns in noise, and σ²."""
         variance = self.log_sigma2.exp()
-        return layer.weight.masked_fill(self._drowned(layer, variance), 0.0), variance
+        return torch.where(self._drowned(layer, variance), 0.0, layer.weight), variance
 
     @torch.no_grad()
     def _drowned(self, layer: Layer, variance: Tensor) -> Tensor:
         """Where log α is over the threshold."""
-        return variance > (layer.weight.square() + FLOOR) * math.exp(self.options.threshold)
+        return variance > layer.weight.square().add_(FLOOR).mul_(math.exp(self.options.threshold))
 
     def kl(self, layer: Layer) -> Tensor:
         """The known approximation, summed over the weights."""
-        return kl_log_uniform(self.log_alpha(layer)).sum()
+        kl: Tensor = _Kl.apply(layer.weight, self.log_sigma2)
+        return kl
 
     def hollow(self, layer: Layer) -> bool:
         """All weights zero: nothing passes."""
@@ -85,3 +87,30 @@ class NoiseBranch(WeightBranch):
         """Mean log α, and the share of weights that are zero."""
         zero = self.moments(layer)[0] == 0
         return {"log_alpha": float(self.log_alpha(layer).mean()), "sparsity": float(zero.float().mean())}
+
+
+class _Kl(torch.autograd.Function):
+    """``kl_log_uniform(log α)``, summed over the weights, in few passes: the end of a VGG is all weights.
+
+    With q = μ² + 1e-8, r = sigmoid(log α) and s = sigmoid(−k2 − k3·log α),
+
+        KL = k1·s − ½·log r,   dKL/dlog α = −k1·k3·s·(1 − s) − ½·(1 − r),   dlog α/dμ = −2μ/q,   dlog α/dlog σ² = 1
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mu: Tensor, log_sigma2: Tensor) -> Tensor:
+        q = mu.square().add_(FLOOR)
+        log_alpha = log_sigma2 - q.log()
+        clipped = log_alpha.clamp(-LIMIT, LIMIT)
+        r = clipped.sigmoid()
+        s = clipped.mul_(-K3).sub_(K2).sigmoid_()
+        kl = K1 * s.sum() - 0.5 * r.log().sum()
+        twice = r.sub_(1).sub_(s.addcmul_(s, s, value=-1), alpha=2 * K1 * K3)  # 2·dKL/dlog α
+        ctx.save_for_backward(mu, q, torch.where(log_alpha.abs_() > LIMIT, 0.0, twice))
+        return kl
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        mu, q, twice = ctx.saved_tensors
+        return (mu * twice).div_(q).mul_(-gradient), twice * (0.5 * gradient)

@@ -19,6 +19,7 @@ from snncompress.noise.attach import make_options
 
 METHODS = list(registry.entries("methods"))
 
+torch.manual_seed(0)  # the layers below are made on import, whose order must not matter
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "linear": (nn.Linear(7, 5), (7,)),
     "linear without bias": (nn.Linear(7, 5, bias=False), (7,)),
@@ -92,12 +93,12 @@ def output_moments(layer: Any, x: Tensor, mean: Tensor, variance: Tensor) -> tup
 
 
 def assert_moments(samples: Tensor, mean: Tensor, variance: Tensor) -> None:
-    """Samples (count, ...) have these moments, within 5 standard errors: the seed is fixed, no element strays."""
+    """Samples (count, ...) have these moments, within 7 standard errors: of 100,000 elements none strays so far."""
     count, errors = len(samples), samples - mean
-    assert float((errors.mean(0) / variance.sqrt()).abs().max()) < 5 / count**0.5
+    assert float((errors.mean(0) / variance.sqrt()).abs().max()) < 7 / count**0.5
     spread = (errors.square() - variance).square().mean(0).sqrt()  # of the squares, whatever the distribution
     off = (errors.square().mean(0) - variance).abs()
-    assert bool((off <= 5 * spread / count**0.5 + 1e-12 * variance).all())
+    assert bool((off <= 7 * spread / count**0.5 + 1e-12 * variance).all())
 
 
 def mean_log(log_alpha: Tensor) -> Tensor:
