@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,26 @@ def snncompress(*arguments: str) -> None:
         sys.exit(code)
 
 
+def parse(document: str, out: str, rows: Iterable[str]) -> argparse.Namespace:
+    """The options of a table's benchmark: ``data_root``, ``out`` and ``only``."""
+    parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", default="data")
+    parser.add_argument("--out", type=Path, default=Path(out))
+    parser.add_argument("--only", nargs="*", choices=rows, help="train these rows, print no table")
+    return parser.parse_args()
+
+
+def status(folder: Path) -> str | None:
+    """What a run says of itself: ``complete``, ``running``; None if it is not there."""
+    header = folder / "run.json"
+    return json.loads(header.read_text())["status"] if header.exists() else None
+
+
 def ensure_run(out: Path, arguments: Command) -> None:
     """Trains a run unless it is there; an interrupted one goes on."""
-    header = out / "run.json"
-    status = json.loads(header.read_text())["status"] if header.exists() else None
-    if status != "complete":
-        snncompress("train", *arguments, "--out", str(out), *(["--resume"] if status is not None else []))
+    there = status(out)
+    if there != "complete":
+        snncompress("train", *arguments, "--out", str(out), *(["--resume"] if there is not None else []))
 
 
 def read(*arguments: str) -> Any:

@@ -12,7 +12,6 @@ Epochs and rates were chosen on the validation split; the test images are looked
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +23,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import snncompress
-from benchmarks.commands import ensure_run, read
+from benchmarks.commands import ensure_run, parse, read, status
+from snncompress.cli.screen import Screen
 from snncompress.data.batches import Batches
 from snncompress.data.dataset import Images
-from snncompress.progress import Progress
 from snncompress.run import Run, load
 from snncompress.training.options import Schedule, TrainOptions
 
@@ -66,22 +65,14 @@ def features(run: Run, images: Images) -> TensorDataset:
     return TensorDataset(torch.cat(found)[:, :, None, None], images.labels)
 
 
-class Told(Progress):
-    """Prints messages."""
-
-    def message(self, text: str) -> None:
-        """One line."""
-        print(text, flush=True)
-
-
-def train(name: str, plain: Run, out: Path) -> None:
+def train(name: str, plain: Run, out: Path, screen: Screen) -> None:
     """One row, unless it is there: the dense layers alone, then all."""
     method, options, noise_lr, _ = ROWS[name]
     data = snncompress.load_data("mnist", root=plain.data["root"])
-    common: dict[str, Any] = {"method": method, "method_options": options, "force": True, "progress": Told()}
+    common: dict[str, Any] = {"method": method, "method_options": options, "force": True, "progress": screen}
     training = TrainOptions(DENSE_EPOCHS, noise_lr=noise_lr, batch_size=BATCH, schedule=Schedule.LINEAR)
     dense = out / f"{name}-dense"
-    if not complete(dense):
+    if status(dense) != "complete":
         order = torch.Generator().manual_seed(0)
         snncompress.train(
             snncompress.wrap(Head(plain.model), (800, 1, 1), name=name),
@@ -89,29 +80,20 @@ def train(name: str, plain: Run, out: Path) -> None:
             training, layers=["fc1"], validation=list(DataLoader(features(plain, data.validation), 1000)),
             out=dense, **common,
         )  # fmt: skip
-    if not complete(out / name):
+    if status(out / name) != "complete":
         head = load(dense, model=Head(plain.model))  # puts its weights into the layers of `plain`
         joint = replace(plain, noise=head.noise, path=None)
         snncompress.train(joint, data, replace(training, epochs=JOINT_EPOCHS), out=out / name, **common)
 
 
-def complete(folder: Path) -> bool:
-    """Whether a run is there."""
-    header = folder / "run.json"
-    return header.exists() and json.loads(header.read_text())["status"] == "complete"
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-root", default="data")
-    parser.add_argument("--out", type=Path, default=Path("runs/parameterizations"))
-    parser.add_argument("--only", nargs="*", choices=ROWS, help="train these rows, print no table")
-    arguments = parser.parse_args()
+    arguments = parse(__doc__, "runs/parameterizations", ROWS)
     folder = arguments.out / "plain"
     data = ["--data", "mnist", "--data-root", arguments.data_root]
     ensure_run(folder, ["lenet5", *data, "--method", "none", "--epochs", str(PLAIN_EPOCHS)])
     for name in arguments.only or ROWS:
-        train(name, load(folder), arguments.out)
+        with Screen(quiet=False, json=False) as screen:
+            train(name, load(folder), arguments.out, screen)
     if arguments.only:
         return
     rows, results = [], {}

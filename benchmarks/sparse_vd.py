@@ -10,14 +10,13 @@ and rates were chosen on the validation split; the test images are looked at her
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
-from benchmarks.commands import Command, ensure_run, read
+from benchmarks.commands import Command, ensure_run, parse, read
 from snncompress.run import load
 
 PLAIN_EPOCHS = 6
@@ -49,14 +48,10 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-root", default="data")
-    parser.add_argument("--out", type=Path, default=Path("runs/sparse-vd"))
-    parser.add_argument("--only", nargs="*", help="train these rows, print nothing")
-    arguments = parser.parse_args()
+    arguments = parse(__doc__, "runs/sparse-vd", ROWS)
     data = ["--data", "mnist", "--data-root", arguments.data_root]
     for name, (model, options, _) in ROWS.items():
-        if arguments.only is not None and name not in arguments.only:
+        if arguments.only and name not in arguments.only:
             continue
         start = [model, *data]
         if name.endswith("checkpoint"):
@@ -64,7 +59,7 @@ def main() -> None:
             ensure_run(plain, [*start, "--method", "none", "--epochs", str(PLAIN_EPOCHS)])
             start = [str(plain)]
         ensure_run(arguments.out / name, [*start, *SPARSE, *options])
-    if arguments.only is not None:
+    if arguments.only:
         return
     results = {name: measure(arguments.out / name) for name in ROWS}
     (arguments.out / "table.json").write_text(json.dumps(results, indent=2))

@@ -10,24 +10,18 @@ rates were chosen on the validation split; the test images are looked at here, o
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
 
 from tabulate import tabulate
 
-from benchmarks.commands import ensure_run, read
+from benchmarks.commands import ensure_run, parse, read
 
 PLAIN_EPOCHS, SAMPLES = 6, 20
 ROWS = {"gaussian": (20, 99.3), "bernoulli": (10, 98.7), "uniform": (10, 98.7)}  # epochs, the paper's accuracy
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-root", default="data")
-    parser.add_argument("--out", type=Path, default=Path("runs/variance"))
-    parser.add_argument("--only", nargs="*", choices=ROWS, help="train these rows, print no table")
-    arguments = parser.parse_args()
+    arguments = parse(__doc__, "runs/variance", ROWS)
     data = ["--data", "mnist", "--data-root", arguments.data_root]
     plain = arguments.out / "plain"
     ensure_run(plain, ["lenet5", *data, "--method", "none", "--epochs", str(PLAIN_EPOCHS)])

@@ -33,7 +33,7 @@ from torch.autograd.function import once_differentiable
 
 from snncompress.errors import UsageError
 from snncompress.noise.branch import Branch, Layer, apply, precise
-from snncompress.noise.weights import open_product, standard_normal
+from snncompress.noise.products import open_product, standard_normal
 
 SIGMA_FLOOR = 1e-10  # keeps log σ finite where softplus underflows
 QUARTILES = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from snncompress.errors import UsageError
 from snncompress.noise.branch import Layer, Mode, Reach, apply
-from snncompress.noise.weights import WeightBranch, along_outputs
+from snncompress.noise.weights import WeightBranch, along_outputs, extremes
 
 
 class Distribution(StrEnum):
@@ -89,10 +89,9 @@ class NoiseBranch(WeightBranch):
         """By construction."""
         return True
 
-    @torch.no_grad()
     def summary(self, layer: Layer) -> dict[str, float]:
         """Mean and extremes of log σ."""
-        return {f"log_sigma_{name}": float(getattr(self.log_sigma, name)()) for name in ("mean", "min", "max")}
+        return extremes("log_sigma", self.log_sigma)
 
 
 def signs(like: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from snncompress.errors import UsageError
 from snncompress.noise.branch import Layer, Mode, Reach
-from snncompress.noise.weights import KlOptions, WeightBranch, kl_ard, kl_log_uniform
+from snncompress.noise.weights import KlOptions, WeightBranch, extremes, kl_ard, kl_log_uniform
 
 LIMIT = 20.0  # of |log α|: α·μ² must stay a number
 HOLLOW = 10.0  # α over this many times the inputs of a neuron: even if all agree, their mean is lost in the noise
@@ -133,11 +133,9 @@ class NoiseBranch(WeightBranch):
         inputs = layer.weight[0].numel()
         return float(variance.sum()) > HOLLOW * inputs * float(mean.square().sum())
 
-    @torch.no_grad()
     def summary(self, layer: Layer) -> dict[str, float]:
         """Mean and extremes of log α."""
-        log_alpha = self._log_alpha()
-        return {f"log_alpha_{name}": float(getattr(log_alpha, name)()) for name in ("mean", "min", "max")}
+        return extremes("log_alpha", self._log_alpha())
 
 
 def kl_student(mu: Tensor, log_alpha: Tensor, nu: float = NU) -> Tensor:

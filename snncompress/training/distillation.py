@@ -39,10 +39,11 @@ class Teacher:
     """A trained network whose probabilities are the targets; averaged over samples where its mean carries nothing."""
 
     def __init__(self, run: Run, student: Run, options: DistillOptions, device: torch.device) -> None:
-        if run.input_shape != student.input_shape or _outputs(run) != _outputs(student):
+        theirs, ours = _outputs(run), _outputs(student)
+        if run.input_shape != student.input_shape or theirs != ours:
             raise UsageError(
-                f"--distill {run.name}: it takes {run.input_shape} and gives {_outputs(run)} outputs, the student "
-                f"takes {student.input_shape} and gives {_outputs(student)}; they must agree"
+                f"--distill {run.name}: it takes {run.input_shape} and gives {theirs} outputs, the student "
+                f"takes {student.input_shape} and gives {ours}; they must agree"
             )
         if run.normalization != student.normalization:
             raise UsageError(

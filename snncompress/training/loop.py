@@ -244,8 +244,9 @@ def _end_of_epoch(learner: Learner, feed: Feed, folder: RunFolder, step: int, be
 def _by_samples(model: nn.Module, noise: Noise, batches: AnyBatches | None) -> dict[str, float]:
     """Errors by one sample, by averaging, and with the means at zero, for methods that store knowledge in noise."""
     found: dict[str, float] = {}
-    for mode in noise.kind.watched if batches is not None else ():
-        assert batches is not None
+    if batches is None:
+        return found
+    for mode in noise.kind.watched:
         result = evaluate_samples(model, noise, batches, WATCHED_DRAWS, mode=mode)
         if mode is Mode.ZERO:
             found["validation_error_zero_mean"] = result.averaged.error

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from snncompress.noise import se_snn, sparse_vd, weights
-from snncompress.noise.weights import kl_log_uniform, open_product, standard_normal
+from snncompress.noise import products, se_snn, sparse_vd
+from snncompress.noise.products import open_product, standard_normal
+from snncompress.noise.weights import kl_log_uniform
 
 GEOMETRIES: dict[str, dict[str, Any]] = {
     "plain": {"kernel_size": 3},
@@ -72,7 +73,7 @@ def test_channels_last_on_the_way_back(name: str, first: bool, dtype: torch.dtyp
     layer = nn.Conv2d(1 if first else 5, 7, **GEOMETRIES[name], dtype=dtype)
     x = torch.randn(30, layer.in_channels, 9, 8, dtype=dtype, requires_grad=not first)  # images need no gradient
     wanted = [*layer.parameters()] + ([] if first else [x])
-    product: Tensor = weights._Convolution.apply(layer, x, layer.weight, layer.bias)
+    product: Tensor = products._Convolution.apply(layer, x, layer.weight, layer.bias)
     assert torch.equal(product, layer(x))
     ours = torch.autograd.grad(product.sin().sum(), wanted)
     tolerance = {torch.float32: 1e-4, torch.float64: 1e-12}[dtype]
@@ -100,7 +101,7 @@ def test_a_branch_samples_the_same_by_patches(method: Any, normed: bool, monkeyp
     parameters = [*layer.parameters(), *branch.parameters()]
     found = []
     for least in (0.0, float("inf")):  # weights a value: always by patches, never
-        monkeypatch.setattr(weights, "OUTNUMBERED", least)
+        monkeypatch.setattr(products, "OUTNUMBERED", least)
         torch.manual_seed(1)
         sample = branch.after_norm(branch.sample(layer, x))
         loss = sample.sin().sum() + branch.penalty(layer)
