@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from snncompress.errors import RunError, UsageError
 from snncompress.files import (
@@ -22,8 +22,10 @@ from snncompress.files import (
     write_json,
     write_tensors,
 )
+from snncompress.models.shapes import record_shapes
 from snncompress.run import Run, header, read_header, save_run
 
+POINTS = "points"  # the folder of the models on the way
 # What may differ when a run is resumed: a smaller learning rate is the way on from a loss that became NaN.
 FREE = ("lr",)
 # What a resumed run has in common with its beginning, beside its options: (entry of run.json, in words).
@@ -127,6 +129,16 @@ class RunFolder:
                 file.write(json.dumps(entry) + "\n")
         except OSError as error:
             raise storage_error(self.path / "history.jsonl", error) from error
+
+    def save_point(self, index: int, model: nn.Module) -> None:
+        """Keeps a smaller model on the way, so that it can be restored."""
+        if self.path is not None:
+            folder = self.path / POINTS
+            try:
+                folder.mkdir(exist_ok=True)
+            except OSError as error:
+                raise storage_error(folder, error) from error
+            write_tensors(folder / f"{index:03}.safetensors", model.state_dict(), {"shapes": record_shapes(model)})
 
     def due(self) -> bool:
         """Whether it is time to save the state again."""

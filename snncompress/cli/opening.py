@@ -162,3 +162,12 @@ def _check_fit(run: Run, data: Dataset) -> None:
         raise DataError(
             f"{data.name} has {len(data.classes)} classes, but {run.name} knows {len(run.classes)}; give its own data"
         )
+
+
+def open_teacher(folder: str, trust: bool) -> Run:
+    """The run that ``--distill`` names."""
+    from snncompress.run import load
+
+    if not is_run(folder):
+        raise UsageError(f"--distill {folder} is not a run; give the folder of one that is trained")
+    return load(folder, trust=trust)

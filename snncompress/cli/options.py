@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from snncompress.errors import UsageError, unknown_name
+from snncompress.training.options import OptimizerName, Schedule
 
-REPEATABLE = ("layers", "model_arg", "option", "sources")
+REPEATABLE = ("keep", "layers", "model_arg", "option", "sources")
 
 
 def read_recipe(ctx: typer.Context, path: Path | None) -> Path | None:
@@ -102,6 +103,10 @@ InputShape = Annotated[
     typer.Option(metavar="CxHxW", help="Image shape, where no data tells it."),
 ]
 BatchSize = Annotated[int, typer.Option(help="Images a step.")]
+Optimizer = Annotated[OptimizerName, typer.Option(help="SGD has Nesterov momentum 0.9.")]
+LearningSchedule = Annotated[Schedule, typer.Option(help="How the learning rate falls.")]
+DistillTemperature = Annotated[float, typer.Option(help="Softens both networks' probabilities.")]
+DistillWeight = Annotated[float, typer.Option(help="Share of the teacher in the loss.")]
 WeightDecay = Annotated[float, typer.Option(help="ℓ2 penalty of the optimizer, not on the noise.")]
 Normalize = Annotated[
     str | None,

@@ -9,8 +9,16 @@ import typer
 
 from snncompress.cli import options as o
 from snncompress.errors import UsageError
-from snncompress.pruning.options import Allocation, PruneOptions
+from snncompress.pruning.options import Allocation, Per, PruneOptions
 from snncompress.training.options import TrainOptions
+
+
+def _step(text: str) -> int:
+    if text == "auto":
+        return 0
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--step '{text}' is neither auto nor a number of neurons; write --step 1 or --step auto")
+    return int(text)
 
 
 def prune(
@@ -21,22 +29,70 @@ def prune(
         str | None,
         typer.Option(help="Multiplications to come down to: 60k, 0.06M, or 5% of the original's.", show_default=False),
     ] = None,
-    criterion: Annotated[str, typer.Option(help="Importance; see snncompress list criteria.")] = PruneOptions.criterion,
+    target_size: Annotated[
+        str | None, typer.Option(help="Weights to come down to, likewise.", show_default=False)
+    ] = None,
+    target_memory: Annotated[
+        str | None, typer.Option(help="Floats of hidden feature maps to come down to, likewise.", show_default=False)
+    ] = None,
+    target_latency: Annotated[
+        str | None,
+        typer.Option(help="Time of one image in onnxruntime, one thread: 2ms, 800us, or 50%.", show_default=False),
+    ] = None,
+    criterion: Annotated[
+        str, typer.Option(help="Importance; see snncompress list criteria. auto: what suits the run's noise.")
+    ] = PruneOptions.criterion,
     allocation: Annotated[
         Allocation,
-        typer.Option(help="compete: several widths meet the target, validation chooses; global: one ranking."),
+        typer.Option(
+            help="compete: several widths meet the target, validation chooses; uniform: all layers shrink alike; "
+            "sensitivity: by what their halves cost; global: one ranking of all neurons."
+        ),
     ] = PruneOptions.allocation,
     candidates: Annotated[int, typer.Option(help="How many allocations compete.")] = PruneOptions.candidates,
-    step: Annotated[int, typer.Option(help="Neurons a round; 0: 2% of those left.")] = PruneOptions.step,
+    trial_steps: Annotated[int, typer.Option(help="Steps of their first heat.")] = PruneOptions.trial_steps,
+    per: Annotated[
+        Per, typer.Option(help="With --allocation global: importance is divided by the cost that a neuron frees.")
+    ] = PruneOptions.per,
+    step: Annotated[str, typer.Option(help="Neurons a round, or auto: more where the error allows.")] = "auto",
+    round_to: Annotated[int, typer.Option(help="Widths are multiples of this, for hardware.")] = PruneOptions.round_to,
+    min_neurons: Annotated[int, typer.Option(help="Neurons that every layer keeps.")] = PruneOptions.min_neurons,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(help="A layer (or glob) that loses nothing; may be repeated.", show_default=False),
+    ] = None,
     finetune_steps: Annotated[int, typer.Option(help="Steps between two rounds.")] = PruneOptions.finetune_steps,
+    finetune_noise: Annotated[
+        bool, typer.Option("--finetune-noise", help="Keep the noise on while fine-tuning.")
+    ] = PruneOptions.finetune_noise,
     final_epochs: Annotated[int, typer.Option(help="Epochs of fine-tuning at the end.")] = PruneOptions.final_epochs,
+    final_lr: Annotated[
+        float | None, typer.Option(help="Learning rate at the end; --lr when absent.", show_default=False)
+    ] = PruneOptions.final_lr,
+    distill: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Learn from this run's probabilities, too; self: the unpruned model.",
+            show_default=False,
+        ),
+    ] = None,
+    distill_temperature: o.DistillTemperature = 4.0,
+    distill_weight: o.DistillWeight = 0.9,
+    max_error: Annotated[
+        float | None,
+        typer.Option(help="Stop before the validation error exceeds this, in percent.", show_default=False),
+    ] = PruneOptions.max_error,
     max_drop: Annotated[
-        float | None, typer.Option(help="Stop when validation error rises by more points than this.")
+        float | None,
+        typer.Option(help="Stop before the validation error rises by more points than this.", show_default=False),
     ] = PruneOptions.max_drop,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost only.")] = False,
     data: o.Data = None,
     lr: Annotated[float, typer.Option(help="Learning rate of the fine-tuning.")] = TrainOptions.lr,
     batch_size: o.BatchSize = TrainOptions.batch_size,
+    optimizer: o.Optimizer = TrainOptions.optimizer,
+    schedule: o.LearningSchedule = TrainOptions.schedule,
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
     augment: Annotated[str, typer.Option(help="none, shift or crop-flip.")] = TrainOptions.augment,
     seed: Annotated[
@@ -67,34 +123,44 @@ def prune(
     Examples:
       snncompress prune runs/noisy --target-flops 0.061M --out runs/small
       snncompress prune runs/noisy --target-flops 10% --max-drop 0.5 --out runs/small
+      snncompress prune runs/noisy --target-size 5% --target-memory 20% --round-to 8 --out runs/small
+      snncompress prune torchvision:resnet50 --checkpoint w.pth --data folder:pets --target-latency 50% --out runs/small
       snncompress prune runs/noisy --target-flops 10% --dry-run
     """
-    from snncompress.cli.opening import Request, open_run
+    from snncompress.cli.opening import Request, open_run, open_teacher
     from snncompress.cli.render import show_preview, show_run
     from snncompress.cli.screen import Screen
     from snncompress.pruning.pipeline import preview
     from snncompress.pruning.pipeline import prune as prune_run
+    from snncompress.training.distillation import DistillOptions
 
     if out is None and not dry_run:
         raise UsageError("where to? give --out FOLDER, or --dry-run to see the plan")
     pruning = PruneOptions(
-        target_flops, criterion, allocation, candidates, step, finetune_steps, final_epochs, max_drop
-    )
+        target_flops, target_size, target_memory, target_latency, criterion, allocation, candidates, trial_steps, per,
+        _step(step), round_to, min_neurons, tuple(keep or ()), finetune_steps, finetune_noise, final_epochs, final_lr,
+        max_error, max_drop,
+    )  # fmt: skip
     training = TrainOptions(
-        lr=lr, batch_size=batch_size, weight_decay=weight_decay, augment=augment, seed=seed, save_every=save_every
-    )
+        lr=lr, batch_size=batch_size, optimizer=optimizer, schedule=schedule, weight_decay=weight_decay,
+        augment=augment, seed=seed, save_every=save_every,
+    )  # fmt: skip
     request = Request(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,
         data, data_root, download, image_size, device, seed,
     )  # fmt: skip
     opened = open_run(request)
+    teacher = None
+    if distill is not None:
+        teacher = opened.run if distill == "self" else open_teacher(distill, trust_source)
     with Screen(quiet, json) as screen:
         if dry_run:
             plan = preview(opened.run, opened.need_data(), pruning, training, device=device, progress=screen)
         else:
             run = prune_run(
                 opened.run, opened.need_data(), pruning, training, out=out, resume=resume, force=force, device=device,
-                command=o.typed(ctx), progress=screen,
+                command=o.typed(ctx), progress=screen, teacher=teacher,
+                distill=DistillOptions(distill_temperature, distill_weight),
             )  # fmt: skip
     if dry_run:
         show_preview(plan, json)

@@ -28,14 +28,15 @@ def show_run(run: Run, json: bool) -> None:
     if json:
         result = {"run": str(run.path), "name": run.name, "validation_error": row.error}
         result |= {key: getattr(row, key) for key in ("weights", "weights_percent", "flops", "flops_percent")}
-        result |= {key: plan[key] for key in ("target", "removed_dead", "logit_change", "stopped") if key in plan}
+        shown = ("targets", "criterion", "unprunable", "removed_dead", "logit_change", "stopped")
+        result |= {key: plan[key] for key in shown if key in plan}
         print_json(result)
         return
     if plan.get("stopped"):
         print(f"{plan['stopped']}: this is the last model within it")
-    elif run.plan is not None and plan["target"] is None:
-        print("no --target-flops was given: only neurons that never fire were removed")
-    elif run.plan is not None and plan["points"][0]["flops"] <= plan["target"]:
+    elif run.plan is not None and not plan["targets"]:
+        print("no target was given (--target-flops and others): only neurons that never fire were removed")
+    elif run.plan is not None and all(plan["points"][0][name] <= target for name, target in plan["targets"].items()):
         print("the model met the target already: only dead neurons were removed")
     error = "" if row.error is None else f", validation error {row.error:.2f}%"
     if "error_averaged" in validation:
@@ -44,6 +45,13 @@ def show_run(run: Run, json: bool) -> None:
         f"{run.path}: {format_flops(row.flops)} FLOPs ({row.flops_percent:.2f}%), "
         f"{row.weights:,} weights ({row.weights_percent:.2f}%){error}"
     )
+
+
+def format_seconds(seconds: float) -> str:
+    """A duration as people say it."""
+    if seconds < 90:
+        return f"about {max(1, round(seconds))} s"
+    return f"about {round(seconds / 60)} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
 def show_preview(plan: Preview, json: bool) -> None:
@@ -55,9 +63,14 @@ def show_preview(plan: Preview, json: bool) -> None:
         return
     rows = [(name, width, plan.planned[name]) for name, width in plan.widths.items()]
     print(tabulate(rows, ["layer", "neurons", "planned"]))
-    target = "" if plan.target is None else f", target {plan.target:,}"
-    print(f"\n{plan.dead} of {plan.neurons} neurons never fire.")
-    print(f"FLOPs: {plan.flops:,} now, {plan.planned_flops:,} planned{target}.")
+    print(f"\n{plan.dead} of {plan.neurons} neurons never fire; the others rank by {plan.criterion}.")
+    if plan.unprunable:
+        print(f"Hidden layers that lose no neurons of their own: {', '.join(plan.unprunable)}.")
+    for name, word in (("flops", "FLOPs"), ("size", "Weights"), ("memory", "Memory")):
+        target = f", target {plan.targets[name]:,}" if name in plan.targets else ""
+        print(f"{word}: {plan.cost[name]:,} now, {plan.planned_cost[name]:,} planned{target}.")
+    if plan.steps:
+        print(f"At most {plan.steps:,} steps of fine-tuning, {format_seconds(plan.seconds)}.")
 
 
 def show_samples(run: Run, result: StochasticEvaluation, images: str, split: str, json: bool) -> None:

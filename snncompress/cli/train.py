@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from snncompress.cli import options as o
-from snncompress.training.options import OptimizerName, Schedule, TrainOptions
+from snncompress.training.options import TrainOptions
 
 
 def train(
@@ -54,8 +54,8 @@ def train(
     distill: Annotated[
         str | None, typer.Option(metavar="RUN", help="Learn from this run's probabilities, too.", show_default=False)
     ] = None,
-    distill_temperature: Annotated[float, typer.Option(help="Softens both networks' probabilities.")] = 4.0,
-    distill_weight: Annotated[float, typer.Option(help="Share of the teacher in the loss.")] = 0.9,
+    distill_temperature: o.DistillTemperature = 4.0,
+    distill_weight: o.DistillWeight = 0.9,
     posterior: Annotated[
         str | None,
         typer.Option(
@@ -64,8 +64,8 @@ def train(
     ] = None,
     posterior_lr: Annotated[float | None, typer.Option(help="Of Langevin dynamics.  [default: 0.04/images]")] = None,
     prior_std: Annotated[float, typer.Option(help="Of the weights' Gaussian prior, for --posterior.")] = 1.0,
-    optimizer: Annotated[OptimizerName, typer.Option(help="SGD has Nesterov momentum 0.9.")] = TrainOptions.optimizer,
-    schedule: Annotated[Schedule, typer.Option(help="How the learning rate falls.")] = TrainOptions.schedule,
+    optimizer: o.Optimizer = TrainOptions.optimizer,
+    schedule: o.LearningSchedule = TrainOptions.schedule,
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
     augment: Annotated[str, typer.Option(help="none, shift or crop-flip.")] = TrainOptions.augment,
     from_scratch: Annotated[
@@ -104,12 +104,10 @@ def train(
 
     import torch
 
-    from snncompress.cli.opening import Request, is_run, open_run
+    from snncompress.cli.opening import Request, open_run, open_teacher
     from snncompress.cli.render import show_run, warn_hollow
     from snncompress.cli.screen import Screen
-    from snncompress.errors import UsageError
     from snncompress.models.initial import reinitialize
-    from snncompress.run import load
     from snncompress.training.distillation import DistillOptions
     from snncompress.training.langevin import PosteriorOptions
     from snncompress.training.loop import train as train_run
@@ -133,9 +131,7 @@ def train(
     }  # fmt: skip
     method_options |= {key: value for key, value in flags.items() if value is not None}
     sampling = None if posterior is None else PosteriorOptions.parse(posterior, posterior_lr, prior_std)
-    if distill is not None and not is_run(distill):
-        raise UsageError(f"--distill {distill} is not a run; give the folder of one that is trained")
-    teacher = None if distill is None else load(distill, trust=trust_source)
+    teacher = None if distill is None else open_teacher(distill, trust_source)
     request = Request(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,
         data, data_root, download, image_size, device, seed,

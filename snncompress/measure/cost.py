@@ -40,6 +40,7 @@ class LayerCost:
         weights_only: The non-zero ones without biases, of convolutions and linear layers.
         flops: Multiplications.
         memory: Floats of hidden feature maps.
+        memory_read: Those of them that it reads: the map before the first linear layer.
     """
 
     name: str
@@ -52,6 +53,7 @@ class LayerCost:
     weights_only: int
     flops: int
     memory: int
+    memory_read: int
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,7 @@ def measure_cost(model: nn.Module, input_shape: tuple[int, int, int]) -> Cost:
         ModelError: If the model cannot run on such images; names the layer that failed.
     """
     forward = trace(model, input_shape)
-    memory = _memory_by_module(forward.maps)
-    layers = tuple(_layers(model, forward.records, memory))
+    layers = tuple(_layers(model, forward.records, *_memory_by_module(forward.maps)))
     return Cost(
         parameters=sum(layer.parameters for layer in layers),
         weights=sum(layer.weights for layer in layers),
@@ -99,23 +100,27 @@ def state_bytes(model: nn.Module) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
-def _memory_by_module(maps: tuple[FeatureMap, ...]) -> Counter[str]:
+def _memory_by_module(maps: tuple[FeatureMap, ...]) -> tuple[Counter[str], Counter[str]]:
+    """Floats that each module gives, and those that the first linear layer reads."""
     memory: Counter[str] = Counter()
+    read: Counter[str] = Counter()
     for feature_map in maps[:-1]:  # the last is the model's output, not hidden
         memory[feature_map.module] += feature_map.floats
     first_linear = next((feature_map for feature_map in maps if feature_map.linear), None)
     if first_linear is not None:
-        memory[first_linear.module] += first_linear.floats_read
-    return memory
+        read[first_linear.module] += first_linear.floats_read
+    return memory, read
 
 
-def _layers(model: nn.Module, records: Mapping[str, Record], memory: Counter[str]) -> Iterator[LayerCost]:
+def _layers(
+    model: nn.Module, records: Mapping[str, Record], given: Counter[str], read: Counter[str]
+) -> Iterator[LayerCost]:
     counted: set[int] = set()  # parameters that an earlier layer shares
     for name, module in model.named_modules():
         own = {key: p for key, p in module.named_parameters(recurse=False) if id(p) not in counted}
         counted.update(map(id, own.values()))
         record = records.get(name, Record())
-        if not (own or record.multiplications or memory[name]):
+        if not (own or record.multiplications or given[name] or read[name]):
             continue
         nonzero = {key: int(torch.count_nonzero(p)) for key, p in own.items()}
         matrices = [key for key, p in own.items() if isinstance(module, WEIGHTED) and p.dim() > 1]
@@ -129,7 +134,8 @@ def _layers(model: nn.Module, records: Mapping[str, Record], memory: Counter[str
             weights=sum(nonzero.values()),
             weights_only=sum(nonzero[key] for key in matrices),
             flops=record.multiplications,
-            memory=memory[name],
+            memory=given[name] + read[name],
+            memory_read=read[name],
         )
 
 

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snncompress.errors import UsageError
+from snncompress.models.padding import ChannelPad
 
 INPUT_SHAPE = (3, 32, 32)
 VARIANTS = ({"shortcut": "A"}, {"shortcut": "B"})  # what a checkpoint of this family may have been made with
@@ -30,25 +30,6 @@ class Shortcut(StrEnum):
 
     A = "A"
     B = "B"
-
-
-class PadShortcut(nn.Module):
-    """Shortcut A: every ``stride``-th pixel, between ``pad_before`` and ``pad_after`` channels of zeros."""
-
-    def __init__(self, stride: int, pad_before: int, pad_after: int) -> None:
-        super().__init__()
-        self.stride = stride
-        self.pad_before = pad_before
-        self.pad_after = pad_after
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(batch, C, H, W) → (batch, pad_before + C + pad_after, ⌈H / stride⌉, ⌈W / stride⌉)."""
-        x = x[:, :, :: self.stride, :: self.stride]
-        return F.pad(x, (0, 0, 0, 0, self.pad_before, self.pad_after))
-
-    def extra_repr(self) -> str:
-        """The attributes, for ``print(model)``."""
-        return f"stride={self.stride}, pad_before={self.pad_before}, pad_after={self.pad_after}"
 
 
 class BasicBlock(nn.Module):
@@ -131,7 +112,7 @@ def _shortcut(inputs: int, width: int, stride: int, shortcut: Shortcut) -> nn.Mo
         return nn.Identity()
     if shortcut is Shortcut.A:
         before = (width - inputs) // 2
-        return PadShortcut(stride, before, width - inputs - before)
+        return ChannelPad(stride, before, width - inputs - before)
     return nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
 

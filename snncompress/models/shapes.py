@@ -17,6 +17,7 @@ ATTRIBUTES: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Linear: ("in_features", "out_features"),
     nn.BatchNorm1d: ("num_features",),
     nn.BatchNorm2d: ("num_features",),
+    nn.GroupNorm: ("num_channels", "num_groups"),
 }
 
 Shapes = dict[str, dict[str, Any]]

@@ -46,7 +46,7 @@ class Noise:
         modules = dict(model.named_modules())
         self._owned = {name: modules[name] for name in [*self.branches, *self.norms.values()]}
         for name, branch in self.branches.items():
-            _own_layer(modules[name], branch)
+            _own_layer(modules[name], branch, normed=name in self.norms)
             if name in self.norms:
                 _own_norm(modules[self.norms[name]], branch)
         return self
@@ -138,7 +138,7 @@ class Noise:
         return {"method": self.method, "options": options, "layers": list(self.branches), "hollow": self.hollow}
 
 
-def _own_layer(layer: nn.Module, branch: Branch) -> None:
+def _own_layer(layer: nn.Module, branch: Branch, *, normed: bool) -> None:
     assert isinstance(layer, nn.Conv2d | nn.Linear)
 
     def forward(x: Tensor) -> Tensor:
@@ -146,9 +146,12 @@ def _own_layer(layer: nn.Module, branch: Branch) -> None:
             return branch.sample(layer, x)
         if branch.mode is Mode.ZERO:
             return branch.sample_zero(layer, x)
+        mean = branch.mean(layer, x)
         if branch.mode is Mode.OBSERVE:
             branch.observe(layer, x)
-        return branch.mean(layer, x)
+            if not normed:
+                branch.observe_mean(mean)
+        return mean
 
     layer.forward = forward  # type: ignore[method-assign, assignment]
 
@@ -158,6 +161,8 @@ def _own_norm(norm: nn.Module, branch: Branch) -> None:
 
     def forward(x: Tensor) -> Tensor:
         normalized: Tensor = plain(norm, x)
+        if branch.mode is Mode.OBSERVE:
+            branch.observe_mean(normalized)
         return branch.after_norm(normalized) if branch.mode in (Mode.SAMPLE, Mode.ZERO) else normalized
 
     norm.forward = forward  # type: ignore[method-assign]

@@ -92,6 +92,9 @@ class Branch(nn.Module, ABC):
     def observe(self, layer: Layer, x: Tensor) -> None:
         """Gathers statistics of the noise for this input."""
 
+    def observe_mean(self, mean: Tensor) -> None:
+        """Gathers statistics of the mean for the same input, after the batch norm that follows."""
+
     def forget(self) -> None:
         """Drops the statistics gathered so far."""
 

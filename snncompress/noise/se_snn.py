@@ -80,8 +80,12 @@ class NoiseBranch(Branch):
         self.axes = {"weight": ("out", "in"), "bias": ("out",)}
         self._noise: Tensor | None = None  # waits for the batch norm that follows
         self._omega: list[Tensor] = []  # Ω of each forward pass since the last penalty
-        self._log_sigma: Tensor = torch.zeros((), dtype=torch.float64)  # summed over what was observed
-        self._observed = 0
+        self._observed = 0  # values that the sums over samples and positions hold
+        self._log_sigma: Tensor
+        self._sigma2: Tensor
+        self._mu: Tensor
+        self._mu2: Tensor
+        self.forget()
 
     def sample(self, layer: Layer, x: Tensor) -> Tensor:
         """Eq. 1."""
@@ -115,15 +119,20 @@ class NoiseBranch(Branch):
 
     def observe(self, layer: Layer, x: Tensor) -> None:
         """Adds this batch to the mean of log σ."""
-        raw = apply(layer, x, self.weight, self.bias)
-        log_sigma = per_neuron(_sigma(raw).log(), layer)
-        self._log_sigma = self._log_sigma + log_sigma.sum(1).cpu().double()  # Apple's devices have no double
-        self._observed += log_sigma.shape[1]
+        sigma = self._per_neuron(_sigma(apply(layer, x, self.weight, self.bias)))
+        self._log_sigma = self._log_sigma + _sum(sigma.log())
+        self._sigma2 = self._sigma2 + _sum(sigma.square())
+        self._observed += sigma.shape[1]
+
+    def observe_mean(self, mean: Tensor) -> None:
+        """Adds this batch to the mean and the variance of μ."""
+        values = self._per_neuron(precise(mean))
+        self._mu, self._mu2 = self._mu + _sum(values), self._mu2 + _sum(values.square())
 
     def forget(self) -> None:
-        """Starts the mean of log σ again."""
-        self._log_sigma = torch.zeros((), dtype=torch.float64)
-        self._observed = 0
+        """Drops all sums over what was observed."""
+        nothing = torch.zeros((), dtype=torch.float64)
+        self._log_sigma, self._sigma2, self._mu, self._mu2, self._observed = nothing, nothing, nothing, nothing, 0
 
     def mean_log_sigma(self) -> Tensor:
         """Mean log σ of each neuron over what was observed, (K,)."""
@@ -132,6 +141,16 @@ class NoiseBranch(Branch):
     def importance(self) -> Tensor:
         """(b − mean log σ)⁺ of each neuron, what it pays to stay reliable, (K,)."""
         return F.relu(self.options.margin - self.mean_log_sigma())
+
+    def _per_neuron(self, values: Tensor) -> Tensor:
+        """(B, K, H, W) or (B, ..., K) → (K, samples and positions)."""
+        return values.movedim(-3 if self.weight.dim() == 4 else -1, 0).flatten(1)
+
+    def information(self) -> Tensor:
+        """½·log(1 + Var μ / E σ²) of each neuron, the nats that get through its noise, (K,)."""
+        count = max(self._observed, 1)
+        variance = (self._mu2 / count - (self._mu / count).square()).clamp_min(0)
+        return 0.5 * torch.log1p(variance / (self._sigma2 / count))
 
     def penalty(self, layer: Layer) -> Tensor:
         """ω·Ω."""
@@ -182,9 +201,8 @@ def perturb(mean: Tensor | None, raw: Tensor, axes: list[int]) -> tuple[Tensor, 
     return pair
 
 
-def per_neuron(values: Tensor, layer: Layer) -> Tensor:
-    """(B, K, H, W) or (B, ..., K) → (K, samples and positions)."""
-    return values.movedim(-3 if isinstance(layer, nn.Conv2d) else -1, 0).flatten(1)
+def _sum(values: Tensor) -> Tensor:
+    return values.sum(1).cpu().double()  # Apple's devices have no double
 
 
 def _sigma(raw: Tensor) -> Tensor:

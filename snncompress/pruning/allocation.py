@@ -1,65 +1,82 @@
-"""How many neurons each layer keeps: allocations that meet the target compete on validation data.
+"""How many neurons each family keeps: allocations that meet the targets compete on validation data.
 
-An allocation shrinks layer l from n_l to n_l·exp(−t·s_l) neurons; t is found so that the target is met, and the
-shrink rates s_l make the difference between allocations. The first candidate has s_l = 1 (all layers shrink
-alike), the others draw log s_l from a normal distribution. A small network is cheap, so each candidate is cut in
-one go, fine-tuned briefly and validated; the better half goes on with twice the steps (successive halving).
+An allocation shrinks family l from n_l to n_l·exp(−t·s_l) neurons; t is found so that the targets are met, and the
+shrink rates s_l make the difference between allocations. The first candidate has s_l = 1 (all shrink alike), the
+second shrinks those faster whose halves cost the least loss, the others draw log s_l around the one or the other.
+A small network is cheap, so each candidate is cut in one go, fine-tuned briefly and validated; the better half goes
+on with twice the steps (successive halving).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from snncompress.errors import TargetError
-from snncompress.pruning.targets import FlopsModel
+from snncompress.pruning.costs import Widths
+from snncompress.pruning.targets import Budget
 
 SPREAD = 0.6  # standard deviation of log s_l: rates between about 1/3 and 3
-Widths = dict[str, int]
+LARGEST_RATE = 3.0  # a family that seems to cost nothing still does not shrink alone
+Rates = Mapping[str, float]
 
 
-def shrink_to(flops: FlopsModel, target: int, rates: Mapping[str, float]) -> Widths:
-    """The widest network on the line of these shrink rates that costs at most ``target``."""
+def shrink_to(budget: Budget, rates: Rates) -> Widths:
+    """The widest network on the line of these shrink rates that meets the targets."""
 
     def widths(t: float) -> Widths:
-        return {name: max(1, round(n * math.exp(-t * rates[name]))) for name, n in flops.widths.items()}
+        return {name: budget.snap(name, n * math.exp(-t * rates[name])) for name, n in budget.full.items()}
 
-    if flops.least() > target:
-        raise TargetError(f"a target of {target:,} FLOPs is below the {flops.least():,} of one neuron in each layer")
+    budget.check()
     low, high = 0.0, 1.0
-    while flops(widths(high)) > target:
+    while not budget.met(widths(high)):
         high *= 2
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if flops(widths(middle)) > target else (low, middle)
-    return fill(flops, target, widths(high))
+        low, high = (low, middle) if budget.met(widths(middle)) else (middle, high)
+    return fill(budget, widths(high))
 
 
-def fill(flops: FlopsModel, target: int, widths: Widths) -> Widths:
-    """Gives neurons back, to the layers that lost the largest share first, while the target still holds."""
+def fill(budget: Budget, widths: Widths) -> Widths:
+    """Gives neurons back, to the families that lost the largest share first, while the targets still hold."""
     widths = dict(widths)
-    open_layers = {name for name in widths if widths[name] < flops.widths[name]}
-    while open_layers:
-        name = min(open_layers, key=lambda layer: (widths[layer] / flops.widths[layer], layer))
-        more = {**widths, name: widths[name] + 1}
-        if flops(more) <= target:
+    open_families = {name for name in widths if widths[name] < budget.full[name]}
+    while open_families:
+        name = min(open_families, key=lambda family: (widths[family] / budget.full[family], family))
+        more = {**widths, name: budget.above(name, widths[name])}
+        if budget.met(more):
             widths = more
-        if widths != more or widths[name] == flops.widths[name]:
-            open_layers.discard(name)
+        if widths != more or widths[name] == budget.full[name]:
+            open_families.discard(name)
     return widths
 
 
-def propose(flops: FlopsModel, target: int, count: int, seed: int) -> list[Widths]:
-    """Up to ``count`` different allocations that meet the target; the uniform one first."""
+def sensitivity_rates(losses: Mapping[str, float], base: float) -> dict[str, float]:
+    """Shrink rates from the loss that the network has without half of each family, ``base`` with all.
+
+    s_l = √(median rise / rise of l), between 1/3 and 3.
+    """
+    rises = {name: max(loss - base, 0.0) for name, loss in losses.items()}
+    middle = sorted(rises.values())[len(rises) // 2]
+    return {
+        name: min(LARGEST_RATE, max(1 / LARGEST_RATE, math.sqrt(middle / rise))) if rise > 0 else LARGEST_RATE
+        for name, rise in rises.items()
+    }
+
+
+def propose(budget: Budget, bases: Sequence[Rates], count: int, seed: int) -> list[Widths]:
+    """Up to ``count`` different allocations that meet the targets: those of ``bases`` first, then around them."""
     generator = torch.Generator().manual_seed(seed)
-    found = [shrink_to(flops, target, dict.fromkeys(flops.widths, 1.0))]
-    for _ in range(20 * count):
+    found: list[Widths] = []
+    for index in range(20 * count):
         if len(found) >= count:
             break
-        draws = (SPREAD * torch.randn(len(flops.widths), generator=generator)).exp().tolist()
-        widths = shrink_to(flops, target, dict(zip(flops.widths, draws, strict=True)))
+        rates = bases[index % len(bases)]
+        if index >= len(bases):
+            draws = (SPREAD * torch.randn(len(rates), generator=generator)).exp().tolist()
+            rates = {name: rate * draw for (name, rate), draw in zip(rates.items(), draws, strict=True)}
+        widths = shrink_to(budget, rates)
         if widths not in found:
             found.append(widths)
     return found

@@ -12,32 +12,33 @@ from torch import Tensor, nn
 
 from snncompress.errors import UsageError
 from snncompress.noise.attach import Noise
+from snncompress.noise.branch import Layer
 from snncompress.pruning.coupling import Group
 
 
 @dataclass(frozen=True)
 class Removal:
-    """Which outputs and inputs of which layers go, and which channels of which batch norms."""
+    """Which outputs and inputs of which layers go, and which channels of which norms and paddings."""
 
     outputs: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    inputs: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     norms: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    inputs: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    pads: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     @classmethod
     def of(cls, groups: Iterable[Group]) -> Removal:
         """Collects what the groups touch."""
         removal = cls()
+        kinds = removal.outputs, removal.norms, removal.inputs, removal.pads
         for group in groups:
-            removal.outputs[group.layer].add(group.channel)
-            for name, channel in group.norms:
-                removal.norms[name].add(channel)
-            for name, slot in group.inputs:
-                removal.inputs[name].add(slot)
+            for gone, places in zip(kinds, group.places, strict=True):
+                for name, channel in places:
+                    gone[name].add(channel)
         return removal
 
 
-def _kept(name: str, size: int, gone: set[int]) -> Tensor | None:
-    if len(gone) == size:
+def _kept(name: str, size: int, gone: set[int] | None) -> Tensor | None:
+    if gone and len(gone) == size:
         raise UsageError(f"layer {name} would be left with nothing; keep at least one of its {size} channels")
     return torch.tensor([i for i in range(size) if i not in gone]) if gone else None
 
@@ -66,25 +67,45 @@ def compact(model: nn.Module, groups: Iterable[Group], noise: Noise | None = Non
     cuts: Cuts = {}
     for name, module in smaller.named_modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
-            kept_out = _kept(name, module.weight.shape[0], removal.outputs[name])
-            kept_in = _kept(name, module.weight.shape[1], removal.inputs[name])
-            axes = {"weight": (kept_out, kept_in), "bias": (kept_out,)}
-            _cut_module(module, name, axes, cuts)
-            if isinstance(module, nn.Conv2d):
-                module.out_channels, module.in_channels = (
-                    module.weight.shape[0],
-                    module.weight.shape[1] * module.groups,
-                )
-            else:
-                module.out_features, module.in_features = module.weight.shape
-            if noise is not None and name in noise.branches:
-                _cut_branch(noise, name, kept_out, kept_in, cuts)
+            _cut_layer(module, name, removal, noise, cuts)
         elif removal.norms.get(name):
-            kept = _kept(name, module.num_features, removal.norms[name])  # type: ignore[arg-type]
-            _cut_module(module, name, dict.fromkeys(("weight", "bias", "running_mean", "running_var"), (kept,)), cuts)
-            assert kept is not None
-            module.num_features = len(kept)  # type: ignore[assignment]
+            _cut_norm(module, name, removal.norms[name], cuts)
+        elif removal.pads.get(name):
+            gone = removal.pads[name]
+            before = sum(channel < module.pad_before for channel in gone)  # type: ignore[operator]
+            module.pad_before -= before  # type: ignore[operator]
+            module.pad_after -= len(gone) - before  # type: ignore[operator]
     return smaller, cuts
+
+
+def _cut_layer(module: Layer, name: str, removal: Removal, noise: Noise | None, cuts: Cuts) -> None:
+    groups = getattr(module, "groups", 1)
+    kept_out = _kept(name, module.weight.shape[0], removal.outputs.get(name))
+    kept_in = _kept(name, module.weight.shape[1] * groups, removal.inputs.get(name))
+    if groups > 1:  # whole groups go: those that stay read as much as before
+        inputs = module.weight.shape[1] * groups if kept_in is None else len(kept_in)
+        module.groups, kept_in = inputs // module.weight.shape[1], None
+    _cut_module(module, name, {"weight": (kept_out, kept_in), "bias": (kept_out,)}, cuts)
+    outs, ins = module.weight.shape[:2]
+    if isinstance(module, nn.Conv2d):
+        module.out_channels, module.in_channels = outs, ins * module.groups
+    else:
+        module.out_features, module.in_features = outs, ins
+    if noise is not None and name in noise.branches:
+        _cut_branch(noise, name, kept_out, kept_in, cuts)
+
+
+def _cut_norm(module: nn.Module, name: str, gone: set[int], cuts: Cuts) -> None:
+    size = module.num_channels if isinstance(module, nn.GroupNorm) else module.num_features
+    kept = _kept(name, size, gone)  # type: ignore[arg-type]
+    assert kept is not None
+    leaves = [leaf for leaf in ("weight", "bias", "running_mean", "running_var") if hasattr(module, leaf)]
+    _cut_module(module, name, dict.fromkeys(leaves, (kept,)), cuts)
+    if isinstance(module, nn.GroupNorm):
+        a_group = module.num_channels // module.num_groups
+        module.num_channels, module.num_groups = len(kept), len(kept) // a_group
+    else:
+        module.num_features = len(kept)  # type: ignore[assignment]
 
 
 def _cut_module(module: nn.Module, name: str, axes: dict[str, tuple[Tensor | None, ...]], cuts: Cuts) -> None:

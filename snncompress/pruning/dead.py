@@ -2,21 +2,25 @@
 
 What counts is what arrives: a neuron is dead if every layer that reads it got exactly zero from it for every
 image. A convolution or a matrix product adds nothing for a zero, so the removal is exact, whatever stands between
-(a ReLU, pooling, flattening); a neuron whose zero means something on the way (a batch norm after the ReLU shifts
-it) arrives as something else and is not dead.
+(a ReLU, pooling, flattening). One that always arrives as the same other number (a batch norm after the ReLU shifts
+it) is dead too where that number can be folded into the reader (``folding.py``). A grouped convolution leaves
+together with what it reads, so it has no say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from snncompress.errors import SnncompressError
+from snncompress.models.channels import channel_axis
 from snncompress.progress import Progress
-from snncompress.pruning.coupling import Group
+from snncompress.pruning.coupling import Group, Place
+from snncompress.pruning.folding import can_fold
 from snncompress.training.feed import AnyBatches
 
 EXACT = 1e-5  # of the largest logit: what another order of summation may change
@@ -26,46 +30,79 @@ class InexactRemovalError(SnncompressError):
     """Removing dead neurons changed the outputs."""
 
 
+@dataclass(frozen=True)
+class Dead:
+    """Neurons that can go without a trace, what they leave in the layers that read them, and the logits."""
+
+    groups: list[Group]
+    constants: dict[Place, float]  # by (layer, input): other than zero
+    logits: list[Tensor]
+
+
 @torch.no_grad()
 def find_dead(
-    model: nn.Module, groups: Sequence[Group], batches: AnyBatches, progress: Progress
-) -> tuple[list[Group], list[Tensor]]:
-    """The groups that never fire on the data, at least one group of each layer left out, and the logits."""
-    largest: dict[str, Tensor] = {}
+    model: nn.Module,
+    groups: Sequence[Group],
+    norms: Mapping[str, str | None],
+    batches: AnyBatches,
+    progress: Progress,
+) -> Dead:
+    """The groups that never fire on the data, at least one group of each family left out.
+
+    Args:
+        model: a plain model.
+        groups: its neurons.
+        norms: the batch norm that follows each layer.
+        batches: the data.
+        progress: is told what happens.
+    """
+    bounds: dict[str, tuple[Tensor, Tensor]] = {}  # the least and the largest value that arrived in each input
 
     def watch(name: str, dim: int) -> Any:
         def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-            seen = args[0].movedim(dim, 0).flatten(1).abs().amax(1)  # (channels,)
-            largest[name] = torch.maximum(largest[name], seen) if name in largest else seen
+            low, high = args[0].movedim(dim, 0).flatten(1).aminmax(dim=1)  # (channels,) each
+            if name in bounds:
+                low, high = torch.minimum(low, bounds[name][0]), torch.maximum(high, bounds[name][1])
+            bounds[name] = low, high
 
         return hook
 
-    readers = {name for group in groups for name, _ in group.inputs}
-    modules = dict(model.named_modules())
-    handles = [
-        modules[name].register_forward_pre_hook(watch(name, 1 if isinstance(modules[name], nn.Conv2d) else -1))
-        for name in sorted(readers)
-    ]
+    modules = {name: model.get_submodule(name) for name in sorted({name for g in groups for name, _ in g.inputs})}
+    readers = {name: module for name, module in modules.items() if getattr(module, "groups", 1) == 1}
+    handles = [module.register_forward_pre_hook(watch(name, channel_axis(module))) for name, module in readers.items()]
     try:
         logits = outputs(model, batches, progress, "look for dead neurons")
     finally:
         for handle in handles:
             handle.remove()
-    zero = {name: (values == 0).tolist() for name, values in largest.items()}
-    dead = [group for group in groups if all(zero[name][slot] for name, slot in group.inputs)]
-    return _leave_one(groups, dead), logits
+    folds = {name for name in readers if can_fold(model, name, norms.get(name))}
+    # The constant that arrived, None where it was none or cannot be folded.
+    arrived = {
+        name: [
+            a if a == b and (a == 0 or name in folds) else None
+            for a, b in zip(low.tolist(), high.tolist(), strict=True)
+        ]
+        for name, (low, high) in bounds.items()
+    }
+
+    def values(group: Group) -> dict[Place, float | None]:
+        return {(name, slot): arrived[name][slot] for name, slot in group.inputs if name in readers}
+
+    dead = _leave_one(groups, [group for group in groups if None not in values(group).values()])
+    constants = {place: value for group in dead for place, value in values(group).items() if value}
+    return Dead(dead, constants, logits)
 
 
 def _leave_one(groups: Sequence[Group], dead: list[Group]) -> list[Group]:
     """A layer is never pruned to nothing: one neuron stays where all are dead."""
-    alive = {group.layer for group in set(groups) - set(dead)}
-    kept = []
+    alive = {group.family for group in set(groups) - set(dead)}
+    gone = []
     for group in dead:
-        if group.layer in alive:
-            kept.append(group)
+        if group.family in alive:
+            gone.append(group)
         else:
-            alive.add(group.layer)
-    return kept
+            alive.add(group.family)
+    return gone
 
 
 @torch.no_grad()

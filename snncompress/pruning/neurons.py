@@ -12,17 +12,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from snncompress.errors import TargetError
 from snncompress.progress import Progress
-from snncompress.pruning.allocation import Widths, compete, propose, trials_of
-from snncompress.pruning.coupling import Group
+from snncompress.pruning.allocation import compete, propose, sensitivity_rates, shrink_to, trials_of
+from snncompress.pruning.costs import Counts, Widths
+from snncompress.pruning.coupling import Group, by_family
 from snncompress.pruning.dead import check_exact, find_dead, outputs
-from snncompress.pruning.options import Allocation, PruneOptions
+from snncompress.pruning.masking import masked
+from snncompress.pruning.options import Allocation, Per, PruneOptions
 from snncompress.pruning.subject import Subject
+from snncompress.pruning.targets import WORDS, Budget, Targets
 from snncompress.run_folder import RunFolder
 from snncompress.training.batchnorm import reestimate
 from snncompress.training.feed import Cursor, Feed
@@ -31,9 +36,10 @@ from snncompress.training.learner import Learner, part
 from snncompress.training.loop import SHOW_EVERY, validate
 
 SCORED_BATCHES = 2  # of 1,000 images: importance changes little from round to round
-JUDGE_EVERY = 0.95  # validate when the multiplications have fallen to this share since the last time
+JUDGE_EVERY = 0.95  # validate when a cost has fallen to this share since the last time
 RECOVERY_EPOCHS = 2  # before a model over the error budget is given up
-TRIAL_STEPS = 50  # of fine-tuning in the first heat of competing allocations
+FIRST_SHARE, LEAST_SHARE, LARGEST_SHARE = 0.02, 0.005, 0.1  # of the neurons that are left, a round
+GROWTH = 1.3  # of that share, where the error allows it
 
 
 class Pruner:
@@ -48,18 +54,21 @@ class Pruner:
         subject: Subject,
         feed: Feed,
         options: PruneOptions,
-        target: int | None,
+        targets: Targets,
+        criterion: str,
         folder: RunFolder,
         interrupt: Interrupt,
         progress: Progress,
     ) -> None:
-        self.subject, self.feed, self.options, self.target = subject, feed, options, target
+        self.subject, self.feed, self.options, self.targets = subject, feed, options, targets
+        self.criterion = criterion
         self.folder, self.interrupt, self.progress = folder, interrupt, progress
         self.cursor = Cursor(feed.train)
         self.good: dict[str, Tensor] = {}
         self.state: dict[str, Any] = {
-            "phase": "dead", "step": 0, "round": 0, "round_step": 0, "first": None, "aim": None, "trials": {},
-            "points": [], "good": None, "good_point": None, "stopped": None, "removed_dead": 0, "logit_change": 0.0,
+            "phase": "dead", "step": 0, "round": 0, "round_step": 0, "share": FIRST_SHARE, "easy": None, "first": None,
+            "aim": None, "trials": {}, "points": [], "good": None, "good_point": None, "stopped": None,
+            "removed_dead": 0, "logit_change": 0.0,
         }  # fmt: skip
 
     def run(self) -> None:
@@ -87,57 +96,71 @@ class Pruner:
         self._judge()
         subject = self.subject
         before = sum(subject.widths().values())
-        dead, logits = find_dead(subject.model, subject.groups, self.feed.plain, self.progress)
-        subject.remove(dead)
+        dead = find_dead(subject.model, subject.groups, subject.norms, self.feed.plain, self.progress)
+        subject.remove(dead.groups, dead.constants)
         change = 0.0
-        if dead:
-            change = check_exact(logits, outputs(subject.model, self.feed.plain, self.progress, "check outputs"))
-        self.state |= {"removed_dead": len(dead), "logit_change": change}
-        exact = f" and are gone; logits changed by {change:.1e} of the largest" if dead else ""
-        self.progress.message(f"stage 1: {len(dead)} of {before} neurons never fire{exact}; {subject.cost():,} FLOPs")
+        if dead.groups:
+            change = check_exact(dead.logits, outputs(subject.model, self.feed.plain, self.progress, "check outputs"))
+        self.state |= {"removed_dead": len(dead.groups), "logit_change": change}
+        exact = f" and are gone; logits changed by {change:.1e} of the largest" if dead.groups else ""
+        flops = subject.cost().flops
+        self.progress.message(f"stage 1: {len(dead.groups)} of {before} neurons never fire{exact}; {flops:,} FLOPs")
         self._judge()
-        return "allocate" if self.target is not None and subject.cost() > self.target else "done"
+        return "allocate" if self.targets.missed(subject.cost()) else "done"
 
     def _allocate(self) -> str:
-        assert self.target is not None
-        flops = self.subject.flops
+        """Shares the targets between the families."""
+        if self.options.allocation is Allocation.GLOBAL:
+            return "rounds"
+        budget = self._budget()
+        seed = self.subject.learner.options.seed
+        torch.manual_seed(seed)  # a random ranking is the same when resumed
+        ranked = self._rank()
+        bases = [dict.fromkeys(budget.full, 1.0)]
+        if self.options.allocation is not Allocation.UNIFORM:
+            bases.append(self._sensitivity(ranked))
         if self.options.allocation is Allocation.COMPETE:
-            seed = self.subject.learner.options.seed
-            candidates = propose(flops, self.target, self.options.candidates, seed)
-            torch.manual_seed(seed)  # a random ranking is the same when resumed
-            ranked = self._rank()
+            candidates = propose(budget, bases, self.options.candidates, seed)
             self.progress.start("compare allocations", trials_of(len(candidates)))
-            aim = compete(candidates, TRIAL_STEPS, lambda widths, steps: self._trial(ranked, widths, steps))
+            steps = self.options.trial_steps
+            aim = compete(candidates, steps, lambda widths, steps: self._trial(ranked, widths, steps))
             self.progress.finish()
-            torch.manual_seed(seed)  # whichever trials a resumed run has taken
-            self.state |= {"aim": aim, "first": self.subject.widths()}
-            self.progress.message("allocation: " + ", ".join(f"{name} {width}" for name, width in aim.items()))
+        else:
+            aim = shrink_to(budget, bases[-1])
+        torch.manual_seed(seed)  # whichever trials a resumed run has taken
+        self.state |= {"aim": aim, "first": self.subject.widths()}
+        self.progress.message("allocation: " + ", ".join(f"{name} {width}" for name, width in aim.items()))
         return "rounds"
 
     def _rounds(self) -> str:
-        subject, state, target = self.subject, self.state, self.target
-        assert target is not None
+        subject, state = self.subject, self.state
         shown = self._way()
         self.progress.start("prune", 100, done=shown)
-        while subject.cost() > target or state["round_step"]:
+        while self.targets.missed(subject.cost()) or state["round_step"]:
             if state["round_step"] == 0:
                 subject.remove(self._choose())
                 state["round"] += 1
             self._finetune_round()
-            self.progress.advance(self._way() - shown, flops=subject.cost(), **subject.learner.means())
+            means = subject.learner.means()
+            self._pace(means["error"])
+            self.progress.advance(self._way() - shown, flops=subject.cost().flops, **means)
             shown = self._way()
-            due = subject.cost() <= max(JUDGE_EVERY * state["points"][-1]["flops"], target)
-            if due and not self._judge():
+            if self._due() and not self._judge():
                 return "recover"
             self._save()  # where no fine-tuning step has
         self.progress.finish()
         return "final"
 
+    def _due(self) -> bool:
+        """Whether a cost has fallen enough since the last validation, or the targets are met."""
+        cost, last = self.subject.cost(), self.state["points"][-1]
+        fallen = any(getattr(cost, name) <= JUDGE_EVERY * last[name] for name in WORDS)
+        return fallen or not self.targets.missed(cost)
+
     def _way(self) -> int:
-        """How much of the way to the target is behind, in percent: the logarithm of the cost falls steadily."""
-        assert self.target is not None
-        start = math.log(self.state["points"][0]["flops"])
-        return round(100 * (start - math.log(self.subject.cost())) / (start - math.log(self.target)))
+        """How much of the way to the targets is behind, in percent."""
+        first = Counts(*(self.state["points"][0][name] for name in WORDS))
+        return round(100 * self.targets.way(first, self.subject.cost()))
 
     def _recover(self) -> str:
         """Over the budget: fine-tuning may bring the error back before pruning gives up."""
@@ -149,7 +172,7 @@ class Pruner:
 
     def _final(self) -> str:
         """The longer fine-tuning."""
-        self._finetune("fine-tune", self.options.final_epochs * len(self.feed.train))
+        self._finetune("fine-tune", self.options.final_epochs * len(self.feed.train), self.options.final_lr)
         if not self._judge():
             self._give_up()
         return "done"
@@ -157,46 +180,80 @@ class Pruner:
     # --- their parts ----------------------------------------------------------------------------------------
 
     def _rank(self) -> dict[Group, float]:
-        return self.subject.rank(self.options.criterion, self.feed.plain, SCORED_BATCHES)
+        return self.subject.rank(self.criterion, self.feed.plain, SCORED_BATCHES)
+
+    def _budget(self) -> Budget:
+        return self.subject.budget(self.targets, self.options.min_neurons, self.options.round_to)
 
     def _choose(self) -> list[Group]:
-        """The neurons of the next round, least important first, no more than the target asks for."""
-        subject, aim = self.subject, self.state["aim"]
-        ranked = self._rank()
-        queues: dict[str, list[Group]] = {name: [] for name in subject.widths()}
-        for group in sorted(ranked, key=lambda group: ranked[group]):
-            queues[group.layer].append(group)
-        widths, chosen = subject.widths(), []
-        for _ in range(self.options.neurons_a_round(sum(widths.values()))):
-            assert self.target is not None
-            if aim is None:  # the paper's loop: the least important of the whole network
-                layers = [name for name in widths if widths[name] > 1]
-                name = min(layers, key=lambda layer: ranked[queues[layer][0]])
-            else:  # the layer that lags behind on its way to its width: all arrive together
-                name = min(
-                    (layer for layer in widths if widths[layer] > aim[layer]),
-                    key=lambda layer: self._way_of(layer, widths),
-                )
-            chosen.append(queues[name].pop(0))
-            widths[name] -= 1
-            if subject.flops(widths) <= self.target or (aim is not None and widths == aim):
-                break
+        """The neurons of the next round, least important first, no more than the targets ask for."""
+        aim, ranked, budget = self.state["aim"], self._rank(), self._budget()
+        queues = {family: sorted(members, key=ranked.__getitem__) for family, members in by_family(ranked).items()}
+        widths, chosen = dict(budget.full), list[Group]()
+        count = self.options.step or max(1, round(self.state["share"] * sum(widths.values())))
+        while len(chosen) < count and not budget.met(widths) and widths != aim:
+            if aim is None:
+                name, width = self._least_important(budget, widths, queues, ranked)
+            else:  # the family that lags behind on its way to its width: all arrive together
+                open_families = [family for family in widths if widths[family] > aim[family]]
+                name = min(open_families, key=lambda family: self._way_of(family, widths))
+                width = widths[name] - 1
+            chosen += [queues[name].pop(0) for _ in range(widths[name] - width)]
+            widths[name] = width
         return chosen
 
-    def _way_of(self, layer: str, widths: Widths) -> float:
-        """The share of a layer's way from its width at first to its aim that would be behind with one neuron less."""
-        first, aim = self.state["first"][layer], self.state["aim"][layer]
-        return math.log(first / (widths[layer] - 1)) / math.log(first / aim) if widths[layer] > 1 else 1.0
+    def _least_important(
+        self, budget: Budget, widths: Widths, queues: dict[str, list[Group]], ranked: dict[Group, float]
+    ) -> tuple[str, int]:
+        """The paper's loop: the family, and its next width, whose next neurons are the least important of all."""
+        now, found = budget.costs(widths), {}
+        for name, width in widths.items():
+            if (smaller := budget.below(name, width)) is not None:
+                gone = queues[name][: width - smaller]
+                freed = 1
+                if self.options.per is not Per.NONE:
+                    after = budget.costs({**widths, name: smaller})
+                    freed = getattr(now, self.options.per) - getattr(after, self.options.per)
+                found[name, smaller] = sum(ranked[group] for group in gone) / max(freed, 1)
+        return min(found, key=found.__getitem__)
+
+    def _way_of(self, family: str, widths: Widths) -> float:
+        """The share of a family's way from its width at first to its aim that would be behind with one neuron less."""
+        first, aim = self.state["first"][family], self.state["aim"][family]
+        return math.log(first / (widths[family] - 1)) / math.log(first / aim) if widths[family] > 1 else 1.0
+
+    def _pace(self, error: float) -> None:
+        """More neurons a round while the error of the training batches stays what it was, fewer where it rises."""
+        state = self.state
+        state["easy"] = error if state["easy"] is None else min(error, state["easy"])
+        calm = error <= 1.5 * state["easy"] + 1
+        share = state["share"] * GROWTH if calm else state["share"] / GROWTH
+        state["share"] = min(LARGEST_SHARE, max(LEAST_SHARE, share))
+
+    @torch.no_grad()
+    def _sensitivity(self, ranked: dict[Group, float]) -> dict[str, float]:
+        """Shrink rates by the loss on training images without the less important half of each family."""
+        images, labels = next(iter(self.feed.plain.epoch(0)))
+        model, loss = self.subject.model.eval(), self.subject.learner.loss
+        families = by_family(ranked)
+        self.progress.start("measure sensitivity", len(families))
+        losses = {}
+        for family, members in families.items():
+            half = sorted(members, key=ranked.__getitem__)[: len(members) // 2]
+            with masked(model, half):
+                losses[family] = float(loss(model(images), labels))
+            self.progress.advance()
+        self.progress.finish()
+        return sensitivity_rates(losses, float(loss(model(images), labels)))
 
     def _trial(self, ranked: dict[Group, float], widths: Widths, steps: int) -> float:
         """Validation loss of an allocation after brief fine-tuning; known ones are not tried again."""
         key = f"{steps}:" + "-".join(map(str, widths.values()))
         trials = self.state["trials"]
         if key not in trials:
-            surplus = []
-            for name, width in widths.items():
-                members = sorted((g for g in ranked if g.layer == name), key=lambda group: ranked[group])
-                surplus += members[: len(members) - width]
+            surplus: list[Group] = []
+            for family, members in by_family(ranked).items():
+                surplus += sorted(members, key=ranked.__getitem__)[: len(members) - widths[family]]
             torch.manual_seed(self.subject.learner.options.seed)
             learner = self.subject.trial(surplus)
             cursor = Cursor(self.feed.train)
@@ -218,21 +275,25 @@ class Pruner:
         learner, state = self.subject.learner, self.state
         if state["round_step"] == 0:
             learner.forget_sums()
-        while state["round_step"] < self.options.finetune_steps:
-            learner.step(*self.cursor.take(state["step"]), lr=learner.options.lr)
-            self._count_step()
+        with self.subject.tuning():
+            while state["round_step"] < self.options.finetune_steps:
+                learner.step(*self.cursor.take(state["step"]), lr=learner.options.lr)
+                self._count_step()
         state["round_step"] = 0
 
-    def _finetune(self, task: str, total: int) -> None:
+    def _finetune(self, task: str, total: int, lr: float | None = None) -> None:
         """Fine-tuning with a falling learning rate, what is left of ``total`` steps."""
         learner, state = self.subject.learner, self.state
+        factor = 1.0 if lr is None else lr / learner.options.lr
         self.progress.start(task, total, done=state["round_step"])
-        while state["round_step"] < total:
-            learner.step(*self.cursor.take(state["step"]), lr=learner.options.rate(state["round_step"] / total))
-            self._count_step()
-            if state["round_step"] % SHOW_EVERY == 0:
-                self.progress.advance(SHOW_EVERY, **learner.means())
-                learner.forget_sums()
+        with self.subject.tuning():
+            while state["round_step"] < total:
+                rate = factor * learner.options.rate(state["round_step"] / total)
+                learner.step(*self.cursor.take(state["step"]), lr=rate)
+                self._count_step()
+                if state["round_step"] % SHOW_EVERY == 0:
+                    self.progress.advance(SHOW_EVERY, **learner.means())
+                    learner.forget_sums()
         self.progress.finish()
         state["round_step"] = 0
 
@@ -248,12 +309,13 @@ class Pruner:
             subject.learner.check_finite()
             reestimate(subject.model, None, self.feed.plain)
         result = validate(subject.model, None, self.feed.validation)
-        point: dict[str, Any] = {"round": state["round"], "step": state["step"], "flops": subject.cost()}
+        point: dict[str, Any] = {"round": state["round"], "step": state["step"], **asdict(subject.cost())}
         point |= {"widths": subject.widths()}
         point |= {} if result is None else {"error": result.error, "nll": result.nll}
+        self.folder.save_point(len(state["points"]), subject.model)
         state["points"].append(point)
         self.folder.record({"phase": state["phase"], **point})
-        if result is None or self.options.max_drop is None:
+        if result is None or not self.options.limited:
             return True
         if result.error > self._limit():
             return False
@@ -263,13 +325,20 @@ class Pruner:
 
     def _limit(self) -> float:
         """The largest error that the budget allows, in percent."""
-        return float(self.state["points"][0]["error"] + (self.options.max_drop or 0.0))
+        limits = [] if self.options.max_error is None else [self.options.max_error]
+        if self.options.max_drop is not None:
+            limits.append(self.state["points"][0]["error"] + self.options.max_drop)
+        return min(limits)
 
     def _give_up(self) -> None:
         """The last model within the budget comes back."""
         last = self.state["points"][-1]
         error, limit = f"{last['error']:.2f}%", f"{self._limit():.2f}%"
         self.state["stopped"] = f"validation error {error} at {last['flops']:,} FLOPs exceeds the budget of {limit}"
+        if self.state["good"] is None:
+            raise TargetError(
+                f"{self.state['stopped']}, and so does the model that pruning began with; raise --max-error"
+            )
         self.subject.restore(part(self.good, "good."), self.state["good"])
 
     def _save(self, always: bool = False) -> None:

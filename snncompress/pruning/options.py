@@ -12,31 +12,62 @@ class Allocation(StrEnum):
     """How the target is shared between layers."""
 
     COMPETE = "compete"  # several allocations meet the target; validation data choose
+    UNIFORM = "uniform"  # all layers shrink alike
+    SENSITIVITY = "sensitivity"  # those shrink faster whose halves cost the least loss
     GLOBAL = "global"  # the least important neuron of the whole network goes first, as in the paper
+
+
+class Per(StrEnum):
+    """What a neuron's importance is divided by where layers compete (``--allocation global``)."""
+
+    NONE = "none"
+    FLOPS = "flops"
+    SIZE = "size"
+    MEMORY = "memory"
 
 
 @dataclass(frozen=True)
 class PruneOptions:
     """What to remove and how to recover; the same defaults in Python and on the command line."""
 
-    target_flops: str | None = None  # 60k, 0.06M, 5%; stage 1 only when absent
-    criterion: str = "entropy"
+    target_flops: str | None = None  # 60k, 0.06M, 5%; without any target only dead neurons go
+    target_size: str | None = None
+    target_memory: str | None = None
+    target_latency: str | None = None  # 2ms, 50%; of one image in onnxruntime
+    criterion: str = "auto"  # what suits the noise that the run was trained with
     allocation: Allocation = Allocation.COMPETE
     candidates: int = 8
-    step: int = 0  # neurons a round; 0 is 2% of those that are left, at least one
+    trial_steps: int = 100  # of fine-tuning in the first heat of competing allocations
+    per: Per = Per.NONE
+    step: int = 0  # neurons a round; 0 begins with 2% of those that are left and grows where the error allows
+    round_to: int = 1  # channels of a layer, for hardware that wants multiples
+    min_neurons: int = 1  # of each layer
+    keep: tuple[str, ...] = ()  # layers that lose nothing
     finetune_steps: int = 30  # between two rounds
+    finetune_noise: bool = False  # whether the noise stays on while fine-tuning
     final_epochs: int = 10  # once, at the end
+    final_lr: float | None = None  # of the fine-tuning at the end; that of the rounds when absent
+    max_error: float | None = None  # percent, on validation data
     max_drop: float | None = None  # points of validation error
 
     def __post_init__(self) -> None:
-        for name in ("step", "finetune_steps", "final_epochs"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"--{name.replace('_', '-')} must not be negative")
-        if self.candidates < 1:
-            raise UsageError("--candidates must be at least 1")
-        if self.max_drop is not None and self.max_drop < 0:
-            raise UsageError("--max-drop must not be negative")
+        least = {
+            "candidates": 1, "trial_steps": 1, "step": 0, "round_to": 1, "min_neurons": 1, "finetune_steps": 0,
+            "final_epochs": 0, "max_error": 0, "max_drop": 0,
+        }  # fmt: skip
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and not value >= smallest:
+                raise UsageError(f"--{name.replace('_', '-')} {value} is out of range; give {smallest} or more")
+        if self.final_lr is not None and not 0 < self.final_lr < float("inf"):
+            raise UsageError(f"--final-lr {self.final_lr} is out of range; give a number above 0")
 
-    def neurons_a_round(self, left: int) -> int:
-        """How many neurons go before the next fine-tuning."""
-        return self.step or max(1, left // 50)
+    @property
+    def limited(self) -> bool:
+        """Whether the error has a limit."""
+        return self.max_error is not None or self.max_drop is not None
+
+    @property
+    def aimed(self) -> bool:
+        """Whether anything says how far to go."""
+        return any((self.target_flops, self.target_size, self.target_memory, self.target_latency))

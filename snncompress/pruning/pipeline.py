@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import copy
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from snncompress.data.dataset import Dataset
-from snncompress.errors import TargetError, UsageError
+from snncompress.errors import UsageError
 from snncompress.progress import Progress
-from snncompress.pruning.allocation import shrink_to
+from snncompress.pruning.allocation import shrink_to, trials_of
+from snncompress.pruning.costs import Widths
 from snncompress.pruning.dead import find_dead
-from snncompress.pruning.neurons import Pruner
-from snncompress.pruning.options import PruneOptions
+from snncompress.pruning.neurons import FIRST_SHARE, Pruner
+from snncompress.pruning.options import Allocation, PruneOptions
+from snncompress.pruning.scoring import pick_criterion
 from snncompress.pruning.subject import Subject
-from snncompress.pruning.targets import parse_target
+from snncompress.pruning.targets import Targets, parse_target
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
-from snncompress.training.feed import Feed, UserBatches, make_feed, pick_device
+from snncompress.training.distillation import DistillOptions, Teacher
+from snncompress.training.feed import Cursor, Feed, UserBatches, make_feed, pick_device
 from snncompress.training.interrupt import watch_interrupt
-from snncompress.training.learner import Loss
+from snncompress.training.learner import Learner, Loss
 from snncompress.training.options import TrainOptions
 
 
@@ -35,6 +40,8 @@ def prune(
     *,
     loss: Loss | None = None,
     validation: UserBatches | None = None,
+    teacher: Run | None = None,
+    distill: DistillOptions = DistillOptions(),  # noqa: B008 (frozen)
     out: str | Path | None = None,
     resume: bool = False,
     force: bool = False,
@@ -51,6 +58,8 @@ def prune(
         training: learning rate, batch size, augmentation and seed of the fine-tuning.
         loss: takes outputs and targets; cross-entropy when absent.
         validation: batches for validation when ``data`` is the user's own iterable.
+        teacher: a run whose probabilities the fine-tuning learns from, best ``run`` itself.
+        distill: how it is listened to.
         out: the folder for the new run; nothing is written without it.
         resume: goes on where the run in ``out`` was interrupted.
         force: replaces an existing run in ``out``.
@@ -60,13 +69,15 @@ def prune(
     """
     training = training or TrainOptions()
     progress = progress or Progress()
-    subject, feed, target = _prepare(run, data, options, training, loss, validation, device)
-    if options.max_drop is not None and feed.validation is None:
-        raise UsageError("max_drop needs validation batches to judge by; give validation=")
-    if target is not None and subject.cost() > target:  # a criterion that cannot score says so before anything is done
-        subject.rank(options.criterion, feed.plain, count=1)
+    plan = _prepare(run, data, options, training, device, progress, loss, validation, teacher, distill)
+    subject, feed, targets, criterion = plan
+    if options.limited and feed.validation is None:
+        raise UsageError("a limit of the error needs validation batches to judge by; give validation=")
+    if targets.missed(subject.cost()):  # a criterion that cannot score says so before anything is done
+        subject.rank(criterion, feed.plain, count=1)
     torch.manual_seed(training.seed)
-    config = {**asdict(options), "training": asdict(training)}
+    config = {**asdict(options), "keep": list(options.keep), "training": asdict(training)}
+    config["distill"] = None if teacher is None else {"teacher": str(teacher.path or teacher.name), **asdict(distill)}
     for unused in ("epochs", "save_every"):
         del config["training"][unused]
     folder = RunFolder(None if out is None else Path(out), command, training.save_every)
@@ -75,7 +86,7 @@ def prune(
         saved = folder.resume(started) if resume else None
         if not resume:
             folder.start(started, force=force)
-        pruner = Pruner(subject, feed, options, target, folder, interrupt, progress)
+        pruner = Pruner(subject, feed, options, targets, criterion, folder, interrupt, progress)
         if saved is not None:
             pruner.resume(*saved)
         pruner.run()
@@ -88,9 +99,11 @@ def _finished(started: Run, pruner: Pruner) -> Run:
     last = state["points"][-1] if state["stopped"] is None else state["good_point"]
     metrics = {"validation": {key: last[key] for key in ("error", "nll")}} if "error" in last else {}
     plan = {
-        "target": pruner.target,
-        "flops": subject.cost(),
-        "kept": subject.kept,
+        "targets": pruner.targets.given(),
+        **asdict(subject.cost()),
+        "criterion": pruner.criterion,
+        "kept": subject.kept(),
+        "unprunable": subject.unprunable,
         "removed_dead": state["removed_dead"],
         "logit_change": state["logit_change"],
         "stopped": state["stopped"],
@@ -99,43 +112,89 @@ def _finished(started: Run, pruner: Pruner) -> Run:
     return replace(started, model=model, noise=NoiseRecord.of(subject.noise), metrics=metrics, plan=plan)
 
 
+class _Plan(NamedTuple):
+    """What pruning begins with."""
+
+    subject: Subject
+    feed: Feed
+    targets: Targets
+    criterion: str
+
+
 def _prepare(
     run: Run,
     data: Dataset | UserBatches,
     options: PruneOptions,
     training: TrainOptions,
-    loss: Loss | None,
-    validation: UserBatches | None,
     device: str,
-) -> tuple[Subject, Feed, int | None]:
+    progress: Progress,
+    loss: Loss | None = None,
+    validation: UserBatches | None = None,
+    teacher: Run | None = None,
+    distill: DistillOptions = DistillOptions(),  # noqa: B008 (frozen)
+) -> _Plan:
     run.need_mean("pruned")
-    target = None if options.target_flops is None else parse_target(options.target_flops, run.original["flops"])
+    targets = _targets(run, options)
     chosen = pick_device(device)
     torch.manual_seed(training.seed)
     model = copy.deepcopy(run.model).to(chosen)
     noise = run.attach_noise(model)
     if noise is not None:
         noise.to(chosen).detach()
-    subject = Subject(model, noise, run.input_shape, training, loss)
-    if target is not None and subject.flops.least() > target:
-        raise TargetError(
-            f"a target of {target:,} FLOPs cannot be met: one neuron in each layer still costs "
-            f"{subject.flops.least():,}; raise --target-flops"
-        )
-    return subject, make_feed(data, validation, training, run.normalization, chosen), target
+    if options.finetune_noise and noise is None:
+        raise UsageError("--finetune-noise needs a run that was trained with noise; run `snncompress train` first")
+    heard = None if teacher is None else Teacher(teacher, run, distill, chosen)
+    learner = Learner(model, noise if options.finetune_noise else None, training, loss, heard)
+    subject = Subject(learner, noise, run.input_shape, keep=options.keep, posterior=run.posterior)
+    if subject.unprunable:
+        names = ", ".join(subject.unprunable[:3]) + (" ..." if len(subject.unprunable) > 3 else "")
+        progress.message(f"{len(subject.unprunable)} hidden layers lose no neurons of their own: {names}")
+    subject.budget(targets, options.min_neurons, options.round_to).check()
+    criterion = pick_criterion(options.criterion, noise, run.posterior)
+    return _Plan(subject, make_feed(data, validation, training, run.normalization, chosen), targets, criterion)
+
+
+def _targets(run: Run, options: PruneOptions) -> Targets:
+    """The counts to come down to; percentages are of the original model."""
+    original = {"flops": run.original["flops"], "size": run.original["weights"], "memory": run.original["memory"]}
+    texts = {name: getattr(options, f"target_{name}") for name in original}
+    return Targets(
+        **{
+            name: None if text is None else parse_target(text, original[name], f"--target-{name}")
+            for name, text in texts.items()
+        }
+    )
 
 
 @dataclass(frozen=True)
 class Preview:
-    """What pruning would do, before any fine-tuning: the allocation is the first candidate's."""
+    """What pruning would do, before any fine-tuning: the allocation is the uniform one.
+
+    Attributes:
+        dead: neurons that never fire.
+        neurons: all that can be removed.
+        widths: how many each family has.
+        planned: how many it would keep.
+        cost: flops, size and memory now.
+        planned_cost: the same after pruning.
+        targets: those that were given.
+        unprunable: hidden layers that lose nothing, whatever the target.
+        criterion: what the neurons would be ranked by.
+        steps: fine-tuning steps, those of trials included.
+        seconds: how long the fine-tuning would take at most, by a few steps that were timed.
+    """
 
     dead: int
     neurons: int
     widths: dict[str, int]
     planned: dict[str, int]
-    flops: int
-    planned_flops: int
-    target: int | None
+    cost: dict[str, int]
+    planned_cost: dict[str, int]
+    targets: dict[str, int]
+    unprunable: list[str]
+    criterion: str
+    steps: int
+    seconds: float
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -151,13 +210,48 @@ def preview(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Preview:
-    """The plan and its cost; nothing is trained and nothing written."""
-    training = training or TrainOptions()
-    subject, feed, target = _prepare(run, data, options, training, None, None, device)
-    before, flops = subject.widths(), subject.cost()
-    dead, _ = find_dead(subject.model, subject.groups, feed.plain, progress or Progress())
-    subject.remove(dead)
-    planned = subject.widths()
-    if target is not None and subject.cost() > target:
-        planned = shrink_to(subject.flops, target, dict.fromkeys(planned, 1.0))
-    return Preview(len(dead), sum(before.values()), before, planned, flops, subject.flops(planned), target)
+    """The plan, its cost and how long it would take; nothing is kept and nothing written."""
+    training, progress = training or TrainOptions(), progress or Progress()
+    subject, feed, targets, criterion = _prepare(run, data, options, training, device, progress)
+    before, cost = subject.widths(), subject.cost()
+    dead = find_dead(subject.model, subject.groups, subject.norms, feed.plain, progress)
+    subject.remove(dead.groups, dead.constants)
+    planned, steps = subject.widths(), 0
+    if targets.missed(subject.cost()):
+        budget = subject.budget(targets, options.min_neurons, options.round_to)
+        planned = shrink_to(budget, dict.fromkeys(planned, 1.0))
+        steps = options.final_epochs * len(feed.train) + options.finetune_steps * _rounds(options, budget.full, planned)
+        if options.allocation is Allocation.COMPETE:
+            steps += options.trial_steps * trials_of(options.candidates) * 2
+    return Preview(
+        dead=len(dead.groups),
+        neurons=sum(before.values()),
+        widths=before,
+        planned=planned,
+        cost=asdict(cost),
+        planned_cost=asdict(subject.costs(planned)),
+        targets=targets.given(),
+        unprunable=subject.unprunable,
+        criterion=criterion,
+        steps=steps,
+        seconds=steps * _seconds_a_step(subject, feed) if steps else 0.0,
+    )
+
+
+def _rounds(options: PruneOptions, full: Widths, planned: Widths) -> int:
+    """How many rounds there will be at most."""
+    first, last = sum(full.values()), sum(planned.values())
+    if options.step:
+        return -(-(first - last) // options.step)
+    return round(math.log(first / last) / FIRST_SHARE)
+
+
+def _seconds_a_step(subject: Subject, feed: Feed) -> float:
+    """The time of a fine-tuning step of the present model; the first, which sets things up, is not counted."""
+    cursor, learner = Cursor(feed.train), subject.learner
+    times = []
+    for step in range(min(3, len(feed.train))):
+        start = time.perf_counter()
+        learner.step(*cursor.take(step), lr=0.0)
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,77 +1,64 @@
-"""Which layers a model's own code lets shrink: found by removing channels from a copy and tracing it again.
+"""Which families a model's own code lets shrink: found by removing channels from a copy and tracing it again.
 
-A forward may count on a width without showing it in one pass: ``x.view(-1, 320)``, ``x[:, :16]``, a channel
-shuffle, two halves of a ``chunk``. The channel graph says what every layer reads; if a layer of the smaller copy
-reads something else, or the copy cannot run, the layer whose channels went is *rigid* and stays as it is.
+A forward may count on a width without showing it in one pass: ``x.view(-1, 320)``, ``x[:, :16]``, an auxiliary head
+that runs in training only. The channel graph says what every layer reads; if a layer of the smaller copy reads
+something else, or the copy cannot run, the family whose channels went is *rigid* and stays as it is.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 
 from snncompress.errors import ModelError, UsageError
-from snncompress.models.channels import ChannelGraph, trace_channels
+from snncompress.models.channels import trace_channels
 from snncompress.pruning.compaction import compact
-from snncompress.pruning.coupling import Group
-
-Source = tuple[str, int] | None  # a layer and its channel; None where it is fixed
+from snncompress.pruning.coupling import Group, by_family, find_groups, without
 
 
-def rigid_layers(
-    model: nn.Module, input_shape: tuple[int, int, int], graph: ChannelGraph, groups: Sequence[Group]
-) -> set[str]:
-    """The layers whose neurons cannot be removed after all; one more trace where there are none.
+def rigid_families(model: nn.Module, input_shape: tuple[int, int, int], groups: Sequence[Group]) -> set[str]:
+    """The families whose neurons cannot be removed after all; one more trace where there are none.
 
     Args:
         model: a plain model; it is left as it is.
         input_shape: channels, height, width of its images.
-        graph: its channel graph.
-        groups: its neurons, as the graph shows them.
+        groups: its neurons, as the channel graph shows them.
     """
-    members: dict[str, list[Group]] = defaultdict(list)
-    for group in groups:
-        members[group.layer].append(group)
     # The first half: its absence moves every boundary that a forward may have drawn between channels.
-    halves = {name: gone for name, all_ in members.items() if (gone := all_[: len(all_) // 2])}
-    if _shrinks(model, input_shape, graph, [group for half in halves.values() for group in half]):
-        return set()
+    halves = {name: half for name, all_ in by_family(groups).items() if (half := all_[: len(all_) // 2])}
     removed: list[Group] = []
-    rigid = set()
-    for name, half in halves.items():
-        if _shrinks(model, input_shape, graph, removed + half):
-            removed += half
+    rigid: set[str] = set()
+
+    def settle(names: list[str]) -> None:
+        """Removes what can be removed of these families; halves them to find those that resist."""
+        more = [group for name in names for group in halves[name]]
+        if not more:
+            return
+        if _shrinks(model, input_shape, groups, removed + more):
+            removed.extend(more)
+        elif len(names) == 1:
+            rigid.add(names[0])
         else:
-            rigid.add(name)
+            settle(names[: len(names) // 2])
+            settle(names[len(names) // 2 :])
+
+    settle(list(halves))
     return rigid
 
 
 def _shrinks(
-    model: nn.Module, input_shape: tuple[int, int, int], graph: ChannelGraph, removed: Sequence[Group]
+    model: nn.Module, input_shape: tuple[int, int, int], groups: Sequence[Group], removed: Sequence[Group]
 ) -> bool:
-    """Whether the model without these neurons reads what is left of what it read before."""
-    gone = {(group.layer, group.channel) for group in removed}
-    numbers = {name: list(range(len(layer.made))) for name, layer in graph.layers.items()}
-    kept = {name: [channel for channel in all_ if (name, channel) not in gone] for name, all_ in numbers.items()}
-    before = _reading(graph, numbers)
+    """Whether the model without these neurons has the others, each made and read where it was, and can be trained."""
     try:
         smaller, _ = compact(model, removed)
-        after = _reading(trace_channels(smaller, input_shape), kept)
-    except (UsageError, ModelError):  # a layer reads only what went; the model does not run
+        found = find_groups(trace_channels(smaller, input_shape))
+        parameter = next(smaller.parameters())
+        images = torch.zeros(2, *input_shape, device=parameter.device, dtype=parameter.dtype)
+        with torch.no_grad(), torch.random.fork_rng():  # dropout draws
+            smaller.train()(images)
+    except (UsageError, ModelError, RuntimeError, ValueError, IndexError):  # nothing is left of a layer; it cannot run
         return False
-    return after == {name: [source for source in sources if source not in gone] for name, sources in before.items()}
-
-
-def _reading(graph: ChannelGraph, numbers: dict[str, list[int]]) -> dict[str, list[Source]]:
-    """What each layer and norm reads, by the numbers that channels have in the original model."""
-    source = {
-        identity: (name, number)
-        for name, layer in graph.layers.items()
-        for identity, number in zip(layer.made.tolist(), numbers[name], strict=True)
-        if identity >= 0
-    }
-
-    read = {name: layer.read for name, layer in graph.layers.items()} | graph.norms
-    return {name: [source.get(identity) for identity in ids.tolist()] for name, ids in read.items()}
+    return {group.places for group in found} == {group.places for group in without(groups, removed)}

@@ -1,9 +1,16 @@
-"""Importance of neurons, whatever the criterion: scores of a layer are normalized so that layers compare."""
+"""Importance of neurons, whatever the criterion.
+
+A criterion scores every output of a layer. Scores are ℓ2-normalized within their layer, so that layers compare
+(Molchanov et al., ICLR 2017), unless they mean the same everywhere (``SCALE_FREE``). A neuron that several layers
+make has the mean of its members' scores. A criterion that looks at whole neurons scores them itself.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snncompress import registry
@@ -11,29 +18,65 @@ from snncompress.errors import UsageError
 from snncompress.noise.attach import Noise
 from snncompress.pruning.coupling import Group
 from snncompress.training.feed import AnyBatches
+from snncompress.training.learner import Loss
 
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """What a criterion may look at: the model with its noise attached, and training images."""
+    """What a criterion may look at.
+
+    Attributes:
+        model: the model, with its noise attached.
+        noise: its branches.
+        batches: training images and labels.
+        count: how many batches to look at; all when None.
+        groups: its neurons.
+        norms: the batch norm that follows each layer.
+        posterior: mean and variance of every weight, as ``NAME.mean`` and ``NAME.variance``, where they were sampled.
+        loss: takes outputs and targets.
+    """
 
     model: nn.Module
     noise: Noise | None
     batches: AnyBatches
-    count: int | None  # how many batches; all when None
+    count: int | None = None
+    groups: Sequence[Group] = ()
+    norms: Mapping[str, str | None] = field(default_factory=dict)
+    posterior: Mapping[str, Tensor] | None = None
+    loss: Loss = F.cross_entropy
 
 
-def rank(criterion: str, request: ScoreRequest, groups: list[Group]) -> dict[Group, float]:
-    """The importance of each group, ℓ2-normalized within its layer (Molchanov et al., ICLR 2017)."""
-    scores: dict[str, Tensor] = registry.load("criteria", criterion).score(request)
-    missing = sorted({group.layer for group in groups} - scores.keys())
-    if missing:
-        raise UsageError(
-            f"criterion {criterion} says nothing about layer {missing[0]}; train noise on all layers, "
-            "or choose --criterion magnitude"
-        )
-    normalized = {}
-    for name, values in scores.items():
-        norm = float(values.double().norm())
-        normalized[name] = (values.double() / norm if norm > 0 else values.double()).tolist()
-    return {group: normalized[group.layer][group.channel] for group in groups}
+def pick_criterion(criterion: str, noise: Noise | None, posterior: Mapping[str, Tensor] | None) -> str:
+    """What ``auto`` means: the criterion that reads the noise which is there, or none."""
+    if criterion != "auto":
+        return criterion
+    if noise is not None and all(hasattr(branch, "information") for branch in noise.branches.values()):
+        return "information"
+    weights = noise is not None and all(hasattr(branch, "moments") for branch in noise.branches.values())
+    return "weight-posterior" if weights or posterior is not None else "taylor"
+
+
+def rank(criterion: str, request: ScoreRequest) -> dict[Group, float]:
+    """The importance of each group."""
+    module = registry.load("criteria", criterion)
+    if hasattr(module, "score_groups"):
+        found: dict[Group, float] = module.score_groups(request)
+        return found
+    scores: dict[str, Tensor] = module.score(request)
+    values = {name: _comparable(each, getattr(module, "SCALE_FREE", False)) for name, each in scores.items()}
+    ranked = {}
+    for group in request.groups:
+        members = [values[name][channel] for name, channel in group.outputs if name in values]
+        if not members:
+            raise UsageError(
+                f"criterion {criterion} says nothing about layer {group.outputs[0][0]}; train noise on all layers, "
+                "or choose --criterion taylor"
+            )
+        ranked[group] = sum(members) / len(members)
+    return ranked
+
+
+def _comparable(scores: Tensor, scale_free: bool) -> list[float]:
+    values = scores.double()
+    norm = float(values.norm())
+    return (values if scale_free or norm == 0 else values / norm).tolist()

@@ -1,120 +1,174 @@
-"""The network under the knife: a plain learner whose model shrinks, with its optimizer, and its noise for scoring.
+"""The network under the knife: a learner whose model shrinks, with its optimizer, and its noise for scoring.
 
-Fine-tuning is without noise: what is left of a network that shrinks needs all its precision. The branches shrink
-along and are attached only while neurons are scored.
+Fine-tuning is without noise unless the user wants it: what is left of a network that shrinks needs all its precision.
+The branches shrink along and are attached only while neurons are scored or trained with noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from snncompress.measure.cost import measure_cost
-from snncompress.models.channels import ChannelGraph, trace_channels
+from snncompress.errors import unknown_name
+from snncompress.models.channels import trace_channels
 from snncompress.models.shapes import record_shapes, restore
 from snncompress.noise.attach import Noise
+from snncompress.noise.branch import Mode
 from snncompress.pruning.compaction import compact
-from snncompress.pruning.coupling import Group, find_groups
-from snncompress.pruning.rehearsal import rigid_layers
+from snncompress.pruning.costs import CostModel, Counts, Widths
+from snncompress.pruning.coupling import Group, Place, by_family, find_groups, touching, without
+from snncompress.pruning.folding import fold
+from snncompress.pruning.rehearsal import rigid_families
 from snncompress.pruning.scoring import ScoreRequest, rank
-from snncompress.pruning.targets import FlopsModel
+from snncompress.pruning.targets import Budget, Targets, make_budget
 from snncompress.training.feed import AnyBatches
-from snncompress.training.learner import Learner, Loss, part
-from snncompress.training.options import TrainOptions
+from snncompress.training.learner import Learner, part
+
+MOMENTS = ("mean", "variance")  # of a sampled posterior
 
 
 class Subject:
-    """A model, what is removable of it now, and what is left of the original's neurons.
+    """A model, what is removable of it now, and what is gone of the original's neurons.
 
     Attributes:
-        groups: the neurons that can be removed, by their present numbers.
-        flops: multiplications as a function of the widths.
-        rigid: the layers whose width the model's code depends on; they stay as they are.
-        kept: for each layer the original numbers of the neurons that are left.
+        learner: the model in training.
+        groups: the neurons that can be removed, by their present channels.
+        costs: what widths cost.
+        norms: the batch norm that follows each layer.
+        rigid: families whose width the model's code depends on; they stay as they are.
+        unprunable: hidden layers that lose no neuron, whatever the target.
+        posterior: mean and variance of the weights; they hold only while nothing has been removed.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        learner: Learner,
         noise: Noise | None,
         input_shape: tuple[int, int, int],
-        options: TrainOptions,
-        loss: Loss | None,
+        *,
+        keep: Sequence[str] = (),
+        posterior: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self.input_shape = input_shape
+        self.learner = learner
         self.noise = noise
-        self.learner = Learner(model, None, options, loss)
-        self.kept: dict[str, list[int]] = {}
-        graph = trace_channels(model, input_shape)
-        self.rigid = rigid_layers(model, input_shape, graph, find_groups(graph))
-        self._look(graph)
-        for group in self.groups:
-            self.kept.setdefault(group.layer, []).append(group.channel)
+        self.input_shape = input_shape
+        self.posterior = posterior
+        graph = trace_channels(self.model, input_shape)
+        groups = find_groups(graph)
+        for pattern in keep:
+            if not touching(groups, [pattern]) and pattern not in graph.layers:
+                raise unknown_name("layer", pattern, graph.layers)
+        self.rigid = rigid_families(self.model, input_shape, groups)
+        fixed = self.rigid | touching(groups, keep)
+        self.original = [group for group in groups if group.family not in fixed]
+        self.groups = list(self.original)
+        self.costs = CostModel(self.model, input_shape, graph, self.original)
+        self.norms = {name: layer.norm for name, layer in graph.layers.items()}
+        losing = [members[0] for members in by_family(self.original).values() if len(members) > 1]
+        shrinking = {name for group in losing for name, _ in group.outputs}
+        self.unprunable = [name for name in graph.layers if name not in shrinking | graph.classifiers]
 
     @property
     def model(self) -> nn.Module:
         """The present model, plain."""
         return self.learner.model
 
-    def widths(self) -> dict[str, int]:
-        """How many removable neurons each layer has."""
-        return dict(self.flops.widths)
+    def widths(self) -> Widths:
+        """How many removable neurons each family has."""
+        return {name: len(members) for name, members in by_family(self.groups).items()}
 
-    def cost(self) -> int:
-        """The present multiplications."""
-        return self.flops(self.flops.widths)
+    def cost(self) -> Counts:
+        """What the present model costs."""
+        return self.costs(self.widths())
 
-    def _look(self, graph: ChannelGraph) -> None:
-        """Reads what can be removed, and the cost, from the channel graph of the present model."""
-        self.groups = [group for group in find_groups(graph) if group.layer not in self.rigid]
-        self.flops = FlopsModel(measure_cost(self.model, self.input_shape), graph, self.groups)
+    def budget(self, targets: Targets, minimum: int, round_to: int) -> Budget:
+        """The widths that the present model can come down to."""
+        channels = {name: _channels(members[0]) for name, members in by_family(self.groups).items()}
+        return make_budget(self.costs, targets, self.widths(), channels, minimum, round_to)
 
-    def rank(self, criterion: str, batches: AnyBatches, count: int) -> dict[Group, float]:
-        """The importance of the present neurons, by their noise where the criterion asks for it."""
+    @contextmanager
+    def noisy(self) -> Iterator[None]:
+        """With the noise attached, if there is any."""
         if self.noise is not None:
             self.noise.attach(self.model)
         try:
-            return rank(criterion, ScoreRequest(self.model, self.noise, batches, count), self.groups)
+            yield
         finally:
             if self.noise is not None:
                 self.noise.detach()
 
-    def remove(self, groups: Sequence[Group]) -> None:
-        """Takes neurons out physically; weights, noise and moments of the others stay."""
+    def tuning(self) -> AbstractContextManager[None]:
+        """As fine-tuning wants it: with the noise if the learner learns it."""
+        return nullcontext() if self.learner.noise is None else self.noisy()
+
+    def rank(self, criterion: str, batches: AnyBatches, count: int) -> dict[Group, float]:
+        """The importance of the present neurons."""
+        with self.noisy(), nullcontext() if self.noise is None else self.noise.mode(Mode.MEAN):
+            request = ScoreRequest(
+                self.model, self.noise, batches, count, self.groups, self.norms, self.posterior, self.learner.loss
+            )
+            return rank(criterion, request)
+
+    def remove(self, groups: Sequence[Group], constants: Mapping[Place, float] | None = None) -> None:
+        """Takes neurons out physically; weights, noise and moments of the others stay.
+
+        Args:
+            groups: some of the present ones.
+            constants: what they always gave, by (layer, input), to be folded into the layers that read it.
+        """
         if not groups:
             return
+        fold(self.model, constants or {}, self.norms)
         smaller, cuts = compact(self.model, groups, self.noise)
         self.learner.model = smaller
         self.learner.shrink(cuts)
-        for layer in {group.layer for group in groups}:
-            present = [group.channel for group in self.groups if group.layer == layer]
-            gone = {group.channel for group in groups if group.layer == layer}
-            numbers = dict(zip(present, self.kept[layer], strict=True))
-            self.kept[layer] = [numbers[channel] for channel in present if channel not in gone]
-        self._look(trace_channels(self.model, self.input_shape))
+        if self.posterior is not None:
+            cut = {f"{name.removeprefix('model.')}.{moment}": f for name, f in cuts.items() for moment in MOMENTS}
+            self.posterior = {name: cut.get(name, torch.clone)(values) for name, values in self.posterior.items()}
+        self.groups = without(self.groups, groups)
 
     def trial(self, groups: Sequence[Group]) -> Learner:
-        """A copy without these neurons, to be fine-tuned and thrown away."""
+        """A plain copy without these neurons, to be fine-tuned and thrown away."""
         smaller, _ = compact(self.model, groups)
-        return Learner(smaller, None, self.learner.options, self.learner.loss)
+        return Learner(smaller, None, self.learner.options, self.learner.loss, self.learner.teacher)
+
+    def kept(self) -> dict[str, list[int]]:
+        """For each layer that can lose channels, the original numbers of those that are left."""
+        left = {group.number for group in self.groups}
+        kept: dict[str, list[int]] = {}
+        for group in self.original:
+            for layer, channel in group.outputs:
+                numbers = kept.setdefault(layer, [])
+                if group.number in left:
+                    numbers.append(channel)
+        return {layer: sorted(numbers) for layer, numbers in kept.items()}
 
     def tensors(self) -> dict[str, Tensor]:
         """All tensors that a resumed run needs."""
         noise = {} if self.noise is None else self.noise.state_dict()
-        return {**self.learner.tensors(), **{f"noise.{name}": tensor for name, tensor in noise.items()}}
+        posterior = {f"posterior.{name}": values for name, values in (self.posterior or {}).items()}
+        return {**self.learner.tensors(), **{f"noise.{name}": t for name, t in noise.items()}, **posterior}
 
     def meta(self) -> dict[str, Any]:
         """What the state needs beside the tensors."""
-        kept = {layer: list(numbers) for layer, numbers in self.kept.items()}  # ours goes on changing
-        return {"shapes": record_shapes(self.model), "kept": kept}
+        return {"shapes": record_shapes(self.model), "left": [group.number for group in self.groups]}
 
     def restore(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         """Sets the network to a saved state."""
         restore(self.model, meta["shapes"], part(tensors, "model."))
-        self.learner.restore(tensors)
         if self.noise is not None:
             self.noise.load_state_dict(part(tensors, "noise."))
-        self.kept = {layer: list(numbers) for layer, numbers in meta["kept"].items()}
-        self._look(trace_channels(self.model, self.input_shape))
+        self.learner.restore(tensors)
+        self.posterior = part(tensors, "posterior.") or None
+        left = set(meta["left"])
+        self.groups = without(self.original, [group for group in self.original if group.number not in left])
+
+
+def _channels(group: Group) -> int:
+    """How many channels of its first layer a neuron has."""
+    first = group.outputs[0][0]
+    return sum(name == first for name, _ in group.outputs)

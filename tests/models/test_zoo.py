@@ -9,7 +9,8 @@ from snncompress import registry
 from snncompress.errors import ModelError, UsageError
 from snncompress.models.lenet import lenet5, lenet300
 from snncompress.models.mlp import mlp
-from snncompress.models.resnet import PadShortcut, resnet20, resnet56
+from snncompress.models.padding import ChannelPad
+from snncompress.models.resnet import resnet20, resnet56
 from snncompress.models.vgg import vgg16, vgg16_c100
 from snncompress.models.wide_resnet import wrn16_2
 
@@ -117,7 +118,7 @@ def test_shortcuts():
 
 def test_pad_shortcut_slices_and_pads():
     image = torch.rand(1, 2, 5, 4)
-    padded = PadShortcut(stride=2, pad_before=1, pad_after=3)(image)
+    padded = ChannelPad(stride=2, pad_before=1, pad_after=3)(image)
     assert padded.shape == (1, 6, 3, 2)
     assert torch.equal(padded[:, 1:3], image[:, :, ::2, ::2])
     assert padded[:, 0].abs().sum() == 0

@@ -22,7 +22,7 @@ def score(request: ScoreRequest) -> dict[str, Tensor]:
     if request.noise is None or not all(hasattr(branch, "importance") for branch in branches.values()):
         raise UsageError(
             "criterion entropy needs noise with an entropy: run `snncompress train ... --method se-snn` first, "
-            "or choose --criterion magnitude"
+            "or choose --criterion taylor"
         )
     observe(request.model, request.noise, request.batches, request.count)
     return {name: branch.importance() for name, branch in branches.items()}  # type: ignore[operator]

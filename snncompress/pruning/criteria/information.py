@@ -1,0 +1,32 @@
+"""``information``: how far a neuron's signal stands above its SE-SNN noise.
+
+    importance of neuron j = ½·log(1 + Var_i(μ_ij) / E_i(σ²_ij))
+
+over samples and positions i: the capacity of a Gaussian channel in nats, zero for a neuron that says nothing. It does
+not depend on the scale of a layer, so that layers compare.
+
+Yu, Yang, Li, Hospedales, Xiang: Simple and Effective Stochastic Neural Networks, AAAI 2021 (the noise); Shannon:
+Communication in the Presence of Noise, 1949 (the capacity).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from snncompress.errors import UsageError
+from snncompress.pruning.scoring import ScoreRequest
+from snncompress.training.loop import observe
+
+SCALE_FREE = True
+
+
+def score(request: ScoreRequest) -> dict[str, Tensor]:
+    """The information that every output of every stochastic layer carries."""
+    branches = {} if request.noise is None else request.noise.branches
+    if request.noise is None or not all(hasattr(branch, "information") for branch in branches.values()):
+        raise UsageError(
+            "criterion information needs the noise of se-snn: run `snncompress train ... --method se-snn` first, "
+            "or choose --criterion taylor"
+        )
+    observe(request.model, request.noise, request.batches, request.count)
+    return {name: branch.information() for name, branch in branches.items()}  # type: ignore[operator]
