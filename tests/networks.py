@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from snncompress.data.batches import IterableBatches
+from snncompress.models.padding import ChannelPad
+from snncompress.pruning import masking
 from snncompress.pruning.coupling import Group
 
 IMAGE = (3, 8, 8)
@@ -41,58 +43,138 @@ class Lambda(nn.Module):
         return self.function(*args)
 
 
+class Gate(nn.Module):
+    """Squeeze and excitation: scales channels by numbers between 0 and 1, made of their means."""
+
+    def __init__(self, channels: int, squeezed: int, linear: bool) -> None:
+        super().__init__()
+        self.linear = linear
+        self.down = nn.Linear(channels, squeezed) if linear else nn.Conv2d(channels, squeezed, 1)
+        self.up = nn.Linear(squeezed, channels) if linear else nn.Conv2d(squeezed, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        squeezed = x.mean((2, 3)) if self.linear else F.adaptive_avg_pool2d(x, 1)
+        scale = self.up(F.relu(self.down(squeezed))).sigmoid()
+        return x * (scale[:, :, None, None] if self.linear else scale)
+
+
+class Shuffle(nn.Module):
+    """Channels (groups, channels a group), transposed."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, channels, height, width = x.shape
+        x = x.view(batch, self.groups, channels // self.groups, height, width)
+        return x.transpose(1, 2).reshape(batch, channels, height, width)
+
+
+class Halves(nn.Module):
+    """A module for the one half of the channels; the other goes past it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        one, other = x.chunk(2, 1)
+        return torch.cat([other, self.inner(one)], 1)
+
+
 def conv(inputs: int, width: int, norm: bool = False, groups: int = 1, bias: bool = True) -> nn.Sequential:
     layers: list[nn.Module] = [nn.Conv2d(inputs, width, 3, padding=1, groups=groups, bias=bias)]
     return nn.Sequential(*layers, *([nn.BatchNorm2d(width)] if norm else []), nn.ReLU())
 
 
 def randomize(model: nn.Module) -> nn.Module:
-    """Batch norms as after training, in evaluation mode: fresh ones are too simple to test with."""
+    """Norms as after training, in evaluation mode: fresh ones are too simple to test with."""
     for module in model.modules():
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-            for tensor, low, high in (
-                (module.weight, 0.5, 1.5), (module.bias, -0.5, 0.5),
-                (module.running_mean, -0.3, 0.3), (module.running_var, 0.5, 1.5),
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.GroupNorm):
+            for leaf, low, high in (
+                ("weight", 0.5, 1.5), ("bias", -0.5, 0.5), ("running_mean", -0.3, 0.3), ("running_var", 0.5, 1.5),
             ):  # fmt: skip
-                if tensor is not None:
+                if (tensor := getattr(module, leaf, None)) is not None:
                     nn.init.uniform_(tensor, low, high)
     return model.eval()
 
 
+WIDTHS = st.integers(2, 6)
+BLOCKS = (
+    "conv", "grouped", "residual", "shortcut", "padded", "cat", "gate", "group norm", "shuffle", "halves", "pool",
+    "dropout",
+)  # fmt: skip
+
+
+def divisors(number: int) -> list[int]:
+    """All but 1."""
+    return [d for d in range(2, number + 1) if number % d == 0]
+
+
+def _convolution(draw: st.DrawFn, channels: int, width: int) -> nn.Sequential:
+    """With a batch norm before the ReLU, after it, or without one."""
+    norm = draw(st.sampled_from(["none", "before", "after"]))
+    layers = conv(channels, width, norm == "before", bias=draw(st.booleans()))
+    return layers.append(nn.BatchNorm2d(width)) if norm == "after" else layers
+
+
+def _grouped(draw: st.DrawFn, channels: int) -> nn.Module:
+    """A grouped convolution, often a depthwise one, or a residual block of one."""
+    groups = draw(st.sampled_from([*divisors(channels), channels]))
+    residual = draw(st.booleans())
+    layers = conv(channels, channels if residual else draw(st.integers(1, 2)) * channels, draw(st.booleans()), groups)
+    return Ways("add", nn.Identity(), layers[:-1]) if residual else layers
+
+
+def _block(draw: st.DrawFn, kind: str, channels: int, side: int) -> nn.Module:
+    """One of ``BLOCKS``; what does not fit the number of channels or pixels is a ReLU."""
+    if kind == "conv":
+        return _convolution(draw, channels, draw(WIDTHS))
+    if kind == "grouped":
+        return _grouped(draw, channels)
+    if kind == "residual":
+        inner = _convolution(draw, channels, width := draw(WIDTHS)).append(nn.Conv2d(width, channels, 3, padding=1))
+        return Ways("add", nn.Identity(), inner)
+    if kind == "shortcut":
+        inner = _convolution(draw, channels, width := draw(WIDTHS))
+        return Ways("add", nn.Conv2d(channels, width, 1, bias=draw(st.booleans())), inner)
+    if kind == "padded":
+        before, after, stride = draw(st.integers(0, 2)), draw(st.integers(0, 2)), 2 if side >= 4 else 1
+        inner = nn.Conv2d(channels, before + channels + after, 3, stride=stride, padding=1)
+        return Ways("add", ChannelPad(stride, before, after), inner)
+    if kind == "cat":
+        return Ways("cat", *(_convolution(draw, channels, draw(WIDTHS)) for _ in range(2)))
+    if kind == "gate":
+        return Gate(channels, draw(WIDTHS), draw(st.booleans()))
+    if kind == "group norm":
+        return nn.GroupNorm(draw(st.sampled_from([1, *divisors(channels)])), channels)
+    if kind == "shuffle" and len(divisors(channels)) > 1:  # of single channels it could lose none
+        return Shuffle(draw(st.sampled_from(divisors(channels)[:-1])))
+    if kind == "halves" and channels % 2 == 0:
+        return Halves(_convolution(draw, channels // 2, channels // 2))
+    if kind == "pool" and side >= 4:
+        return draw(st.sampled_from([nn.MaxPool2d(2), nn.AvgPool2d(2)]))
+    return nn.Dropout(0.3) if kind == "dropout" else nn.ReLU()
+
+
 @st.composite
 def networks(draw: st.DrawFn) -> nn.Sequential:
-    """Random chains of convolutions, residual blocks, concatenations, poolings, then of linear layers."""
-    width = st.integers(2, 6)
-    channels, side = IMAGE[:2]
+    """Random chains of ``BLOCKS``, then of linear layers, in evaluation mode and double precision."""
     layers: list[nn.Module] = []
-    for kind in draw(st.lists(st.sampled_from(["conv", "residual", "cat", "pool", "grouped", "dropout"]), max_size=5)):
-        norm, new = draw(st.booleans()), draw(width)
-        if kind == "conv":
-            layers.append(conv(channels, new, norm, bias=draw(st.booleans())))
-        elif kind == "residual":
-            inner = nn.Sequential(conv(channels, new, norm), nn.Conv2d(new, channels, 3, padding=1))
-            layers.append(Ways("add", nn.Identity(), inner))
-            continue
-        elif kind == "cat":
-            other = draw(width)
-            layers.append(Ways("cat", conv(channels, new, norm), conv(channels, other)))
-            new += other
-        elif kind == "grouped":
-            layers.append(conv(channels, 2 * channels, norm, groups=channels))
-            new = 2 * channels
-        else:
-            layers.append(nn.Dropout(0.3) if kind == "dropout" or side < 4 else nn.MaxPool2d(2))
-            side = side if kind == "dropout" or side < 4 else side // 2
-            continue
-        channels = new
+    channels, side = IMAGE[:2]
+    for kind in draw(st.lists(st.sampled_from(BLOCKS), max_size=6)):
+        layers.append(_block(draw, kind, channels, side))
+        with torch.no_grad():
+            _, channels, side, _ = layers[-1].eval()(torch.zeros(1, channels, side, side)).shape
     if draw(st.booleans()):
         layers.append(nn.Flatten())
         channels *= side * side
     else:
         layers.append(Lambda(lambda x: x.mean((2, 3))))
-    for new in draw(st.lists(width, max_size=3)):
-        layers += [nn.Linear(channels, new), *([nn.BatchNorm1d(new)] if draw(st.booleans()) else []), nn.ReLU()]
-        channels = new
+    for width in draw(st.lists(WIDTHS, max_size=2)):
+        layers += [nn.Linear(channels, width), *([nn.BatchNorm1d(width)] if draw(st.booleans()) else []), nn.ReLU()]
+        channels = width
     torch.manual_seed(draw(st.integers(0, 1000)))
     model = nn.Sequential(*layers, nn.Linear(channels, 4))
     for module in model.modules():
@@ -103,35 +185,18 @@ def networks(draw: st.DrawFn) -> nn.Sequential:
 
 def masked(model: nn.Module, groups: Sequence[Group], x: Tensor) -> Tensor:
     """The model's output when the layers that read these neurons get zero from them."""
-    slots: dict[str, list[int]] = defaultdict(list)
-    for group in groups:
-        for name, slot in group.inputs:
-            slots[name].append(slot)
-    handles = []
-    for name, zeroed in slots.items():
-        module = model.get_submodule(name)
-        dim = 1 if isinstance(module, nn.Conv2d) else -1
-
-        def hook(module: nn.Module, args: Any, dim: int = dim, zeroed: list[int] = zeroed) -> Tensor:
-            return args[0].index_fill(dim, torch.tensor(zeroed), 0.0)  # type: ignore[no-any-return]
-
-        handles.append(module.register_forward_pre_hook(hook))
-    with torch.no_grad():
+    with torch.no_grad(), masking.masked(model, groups):
         output: Tensor = model(x)
-    for handle in handles:
-        handle.remove()
     return output
 
 
-def some_of(groups: Sequence[Group], choose: Callable[[], bool]) -> list[Group]:
-    """A random choice that leaves every layer at least one neuron."""
-    left: dict[str, int] = defaultdict(int)
-    for group in groups:
-        left[group.layer] += 1
+def some_of(groups: Sequence[Group], choose: Callable[[], bool], least: int = 1) -> list[Group]:
+    """A random choice that leaves every family at least one neuron, or more."""
+    left = Counter(group.family for group in groups)
     chosen = []
     for group in groups:
-        if left[group.layer] > 1 and choose():
-            left[group.layer] -= 1
+        if left[group.family] > least and choose():
+            left[group.family] -= 1
             chosen.append(group)
     return chosen
 

@@ -13,6 +13,7 @@ from snncompress.cli.export import export
 from snncompress.cli.list import list_
 from snncompress.cli.prune import prune
 from snncompress.cli.report import report
+from snncompress.cli.restore import restore
 from snncompress.cli.train import train
 
 app = typer.Typer(
@@ -26,6 +27,7 @@ for command, name in (
     (train, "train"),
     (prune, "prune"),
     (report, "report"),
+    (restore, "restore"),
     (export, "export"),
     (evaluate, "evaluate"),
     (list_, "list"),

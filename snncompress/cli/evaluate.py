@@ -32,6 +32,7 @@ def evaluate(
     trust_source: o.TrustSource = False,
     data_root: o.DataRoot = None,
     download: o.Download = False,
+    holdout: o.HoldoutOf = None,
     image_size: o.ImageSize = None,
     device: o.Device = "auto",
     config: o.Config = None,
@@ -57,7 +58,7 @@ def evaluate(
 
     request = Request(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), None, normalize, trust_source,
-        data, data_root, download, image_size, device,
+        data, data_root, download, image_size, device, holdout=holdout,
     )  # fmt: skip
     opened = open_run(request)
     images = f"{split} images of {opened.need_data().name}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from snncompress.data.holdout import Holdout
 from snncompress.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Request:
     image_size: int | None = None
     device: str = "auto"
     seed: int = 0  # of the validation split, where the run does not say
+    holdout: Holdout | None = None  # the run's, where absent; else of the training images
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ def is_own(run: Run, request: Request) -> bool:
         _absolute(request.data) in (None, run.data.get("name"))
         and request.normalize is None
         and request.image_size in (None, run.data.get("image_size"))
+        and request.holdout in (None, run.data.get("holdout", Holdout.TRAIN))
     )
 
 
@@ -134,7 +137,12 @@ def _settings(request: Request, known: dict[str, Any]) -> dict[str, Any]:
         "root": root,
         "seed": known.get("seed", request.seed),
         "image_size": known.get("image_size") if request.image_size is None else request.image_size,
+        "holdout": _holdout(request, known),
     }
+
+
+def _holdout(request: Request, known: dict[str, Any]) -> str:
+    return str(request.holdout or known.get("holdout", Holdout.TRAIN))
 
 
 def _load(request: Request, known: dict[str, Any]) -> Dataset:
@@ -147,6 +155,7 @@ def _load(request: Request, known: dict[str, Any]) -> Dataset:
         download=request.download,
         normalize=request.normalize,
         seed=known.get("seed", request.seed),
+        holdout=_holdout(request, known),
         device=pick_device(request.device),
         image_size=known.get("image_size") if request.image_size is None else request.image_size,
     )

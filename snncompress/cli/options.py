@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from snncompress.data.holdout import Holdout
 from snncompress.errors import UsageError, unknown_name
 from snncompress.training.options import OptimizerName, Schedule
 
@@ -130,6 +131,14 @@ DataRoot = Annotated[
 ]
 Download = Annotated[bool, typer.Option("--download", help="Fetch the data set if missing.")]
 ImageSize = Annotated[int | None, typer.Option(help="Resize images to this height and width.")]
+HoldoutOf = Annotated[
+    Holdout | None,
+    typer.Option(
+        help="Validation images are taken from train, or are half of the test images (for a checkpoint that has seen "
+        "all training images; the other half remains as the test set).",
+        show_default="train, or what the run was made with",
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing --out.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where the run in --out was interrupted.")]

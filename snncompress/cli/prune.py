@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,9 @@ from snncompress.cli import options as o
 from snncompress.errors import UsageError
 from snncompress.pruning.options import Allocation, Per, PruneOptions
 from snncompress.training.options import TrainOptions
+
+if TYPE_CHECKING:
+    from snncompress.run import Run
 
 
 def _step(text: str) -> int:
@@ -107,6 +111,7 @@ def prune(
     trust_source: o.TrustSource = False,
     data_root: o.DataRoot = None,
     download: o.Download = False,
+    holdout: o.HoldoutOf = None,
     image_size: o.ImageSize = None,
     resume: o.Resume = False,
     force: o.Force = False,
@@ -147,7 +152,7 @@ def prune(
     )  # fmt: skip
     request = Request(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,
-        data, data_root, download, image_size, device, seed,
+        data, data_root, download, image_size, device, seed, holdout,
     )  # fmt: skip
     opened = open_run(request)
     teacher = None
@@ -164,5 +169,18 @@ def prune(
             )  # fmt: skip
     if dry_run:
         show_preview(plan, json)
-    else:
-        show_run(run, json)
+        return
+    _keep_curve(run)
+    show_run(run, json)
+
+
+def _keep_curve(run: Run) -> None:
+    """Leaves the trade-off in the run's folder, as data and, where it can be drawn, as a picture."""
+    from snncompress.files import write_json
+    from snncompress.reporting.tradeoff import plot_run
+
+    assert run.plan is not None
+    assert run.path is not None
+    write_json(run.path / "curve.json", run.plan["points"])
+    if all("error" in point for point in run.plan["points"]) and find_spec("matplotlib"):
+        plot_run(run, run.path / "curve.png")

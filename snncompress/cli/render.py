@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def show_run(run: Run, json: bool) -> None:
     if json:
         result = {"run": str(run.path), "name": run.name, "validation_error": row.error}
         result |= {key: getattr(row, key) for key in ("weights", "weights_percent", "flops", "flops_percent")}
-        shown = ("targets", "criterion", "unprunable", "removed_dead", "logit_change", "stopped")
+        shown = ("targets", "criterion", "latency", "unprunable", "removed_dead", "logit_change", "stopped")
         result |= {key: plan[key] for key in shown if key in plan}
         print_json(result)
         return
@@ -38,6 +39,8 @@ def show_run(run: Run, json: bool) -> None:
         print("no target was given (--target-flops and others): only neurons that never fire were removed")
     elif run.plan is not None and all(plan["points"][0][name] <= target for name, target in plan["targets"].items()):
         print("the model met the target already: only dead neurons were removed")
+    if latency := plan.get("latency"):
+        print(f"one image takes {latency['ms']:.3g} ms in onnxruntime, target {latency['target_ms']:.3g} ms")
     error = "" if row.error is None else f", validation error {row.error:.2f}%"
     if "error_averaged" in validation:
         error += f" by the mean, {validation['error_averaged']:.2f}% by averaging samples"
@@ -71,6 +74,25 @@ def show_preview(plan: Preview, json: bool) -> None:
         print(f"{word}: {plan.cost[name]:,} now, {plan.planned_cost[name]:,} planned{target}.")
     if plan.steps:
         print(f"At most {plan.steps:,} steps of fine-tuning, {format_seconds(plan.seconds)}.")
+
+
+def show_points(points: Sequence[Mapping[str, Any]], json: bool) -> None:
+    """The trade-off curve of a pruned run."""
+    from tabulate import tabulate
+
+    if json:
+        print_json(points)
+        return
+    rows = [
+        [index, f"{point['flops']:,}", f"{point['size']:,}", f"{point['memory']:,}", _percent(point.get("error"))]
+        for index, point in enumerate(points)
+    ]
+    header = ["point", "FLOPs", "weights", "memory", "validation error"]
+    print(tabulate(rows, header, disable_numparse=True, colalign=("right",) * len(header)))
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}%"
 
 
 def show_samples(run: Run, result: StochasticEvaluation, images: str, split: str, json: bool) -> None:

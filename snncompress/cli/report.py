@@ -124,10 +124,8 @@ def _original_error(run: Run) -> float | None:
 
 def _plot(run: Run, out: Path) -> None:
     from snncompress.errors import UsageError
-    from snncompress.reporting.tradeoff import plot_tradeoff
+    from snncompress.reporting.tradeoff import plot_run
 
     if run.plan is None:
         raise UsageError(f"--plot: {_label(run)} was not pruned, so there is no trade-off to draw")
-    points = [point for point in run.plan["points"] if "error" in point]
-    title = f"{run.name}: validation error against FLOPs while pruning"
-    plot_tradeoff(points, out, original_error=points[0]["error"] if points else None, title=title)
+    plot_run(run, out)

@@ -83,6 +83,7 @@ def train(
     trust_source: o.TrustSource = False,
     data_root: o.DataRoot = None,
     download: o.Download = False,
+    holdout: o.HoldoutOf = None,
     image_size: o.ImageSize = None,
     resume: o.Resume = False,
     force: o.Force = False,
@@ -134,7 +135,7 @@ def train(
     teacher = None if distill is None else open_teacher(distill, trust_source)
     request = Request(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,
-        data, data_root, download, image_size, device, seed,
+        data, data_root, download, image_size, device, seed, holdout,
     )  # fmt: skip
     torch.manual_seed(seed)  # a model that is built anew starts from the seed, too
     opened = open_run(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -10,8 +11,9 @@ import torch
 
 from snncompress import registry
 from snncompress.data.dataset import Dataset, Normalization, split
+from snncompress.data.holdout import Holdout
 from snncompress.data.request import DataRequest, Parts
-from snncompress.errors import DataError, UsageError
+from snncompress.errors import DataError, UsageError, unknown_name
 
 ROOT_VARIABLE = "SNNCOMPRESS_DATA"
 DEFAULT_ROOT = "data"
@@ -25,6 +27,7 @@ def load_data(
     download: bool = False,
     normalize: str | None = None,
     validation: float = 0.1,
+    holdout: Holdout | str = Holdout.TRAIN,
     seed: int = 0,
     device: torch.device = CPU,
     image_size: int | None = None,
@@ -38,7 +41,9 @@ def load_data(
         download: Whether a missing set may be downloaded into ``root``.
         normalize: ``mnist``, ``imagenet``, ``none``, ..., or ``MEAN/STD``; else the set's own.
         validation: The share of the training images that is set aside for every choice.
-        seed: Which training images those are.
+        holdout: ``test`` takes half of the test images for every choice instead, leaves the other half as the test
+            set and all training images for training: for a model that has seen all of them.
+        seed: Which images those are.
         device: Where batches go, and where sets that fit ``memory_budget_bytes`` are held.
         image_size: Images are resized to this height and width.
         memory_budget_bytes: Larger sets of image files are streamed from the disk.
@@ -65,7 +70,18 @@ def load_data(
         parts: Parts = module.load(request)
     except OSError as error:
         raise DataError(f"cannot read data set '{name}' ({error}); check its files and their permissions") from None
+    if holdout == Holdout.TEST:
+        parts = _halve_test(name, parts, seed)
+    elif holdout != Holdout.TRAIN:
+        raise unknown_name("holdout", holdout, Holdout)
     return _dataset(name, parts, normalize, validation, seed)
+
+
+def _halve_test(name: str, parts: Parts, seed: int) -> Parts:
+    if parts.test is None or len(parts.test) < 2:
+        raise DataError(f"{name} has no test images to halve; leave --holdout test out")
+    test, validation = split(parts.test, 0.5, seed)
+    return replace(parts, validation=validation, test=test)
 
 
 def _source(name: str) -> tuple[ModuleType, str, Path | None]:

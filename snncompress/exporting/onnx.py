@@ -88,7 +88,7 @@ def export_onnx(
     normalize = run.normalization if with_normalization else None
     inputs = images if with_normalization else run.normalization(images)
     model = _Exported(copy.deepcopy(run.model).cpu(), normalize, with_softmax).eval()
-    proto = _to_onnx(model, inputs, opset, "probabilities" if with_softmax else "logits")
+    proto = to_onnx(model, inputs, opset, "probabilities" if with_softmax else "logits")
     _describe(proto, run, with_normalization)
     data = proto.SerializeToString()
     difference, largest = _compare(data, model, inputs)
@@ -132,7 +132,18 @@ def _check_request(run: Run, out: Path, opset: int | None, images: Tensor | None
         raise UsageError(f"the images to compare on must be N×{wanted}, at least one, not {got}")
 
 
-def _to_onnx(model: nn.Module, inputs: Tensor, opset: int | None, output_name: str) -> Any:
+def to_onnx(model: nn.Module, inputs: Tensor, opset: int | None, output_name: str) -> Any:
+    """The model as an ONNX graph with a free batch size.
+
+    Args:
+        model: in evaluation mode, on the CPU.
+        inputs: an example, (N, C, H, W).
+        opset: the version of ONNX's operators; None is torch's own choice.
+        output_name: what the output is called; the input is ``images``.
+
+    Raises:
+        ExportError: If torch cannot export it.
+    """
     import onnx
 
     # Two images: a batch of one would be taken for a fixed size.

@@ -149,11 +149,15 @@ def follow(
 def _meet(identities: Identities, tensors: list[Tensor], known: dict[int, Tensor], output: Tensor) -> Tensor:
     """Element by element: what meets is united."""
     aligned = [(known.get(id(t)), (1,) * (output.dim() - t.dim()) + tuple(t.shape)) for t in tensors]
-    narrow = [thin(ids.reshape(shape) if ids.dim() < len(shape) else ids) for ids, shape in aligned if ids is not None]
-    widest = max(narrow, key=Tensor.numel)
-    for ids in narrow:
+    narrow = [
+        (thin(ids.reshape(shape) if ids.dim() < len(shape) else ids), shape)
+        for ids, shape in aligned
+        if ids is not None
+    ]
+    widest = max((ids for ids, _ in narrow), key=Tensor.numel)
+    for ids, shape in narrow:
         # One number beside many (a gate for all channels) does not leave with any of them: it stays.
-        alone = any(a < b for a, b in zip(ids.shape, widest.shape, strict=True))
+        alone = any(a == 1 < b for a, b in zip(shape, widest.shape, strict=True))
         identities.unite(ids, torch.tensor(FIXED) if alone else widest)
     for unknown, shape in aligned:
         if unknown is None and any(a > 1 and b > 1 for a, b in zip(shape, widest.shape, strict=True)):

@@ -3,7 +3,8 @@
 A layer with o outputs and i inputs costs a·o·i + b·o + c·i: its multiplications and weights grow with both, its
 biases and its feature map with the outputs, the map that the first linear layer reads with the inputs. Whole groups
 leave a grouped convolution, so that it costs b·o. o and i are linear in the widths of the families (``coupling.py``).
-What belongs to no layer that can lose anything (attention's products) is constant.
+What belongs to no layer that can lose anything (attention's products) is constant. Weights that are zero count:
+fine-tuning fills them, and the target is to hold then.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Widths = dict[str, int]  # how many neurons of each family
 
 @dataclass(frozen=True)
 class Counts:
-    """Multiplications, non-zero weights, floats of hidden feature maps."""
+    """Multiplications, weights, floats of hidden feature maps."""
 
     flops: int
     size: int
@@ -58,7 +59,7 @@ class CostModel:
         families = by_family(groups)
         self.full: Widths = {name: len(members) for name, members in families.items()}
         terms = list(_terms(model, {layer.name: layer for layer in cost.layers}, graph, families))
-        total = np.array([cost.flops, cost.weights, cost.memory], dtype=float)
+        total = np.array([cost.flops, cost.parameters, cost.memory], dtype=float)
 
         def column(name: str) -> np.ndarray:
             return np.array([getattr(term, name) for term in terms], dtype=float).reshape(len(terms), -1)
@@ -102,10 +103,12 @@ def _terms(
         if (cost := costs.get(name)) is None:
             continue
         outs, ins = len(layer.made), len(layer.read)
-        biases, hidden = (cost.weights - cost.weights_only) / outs, (cost.memory - cost.memory_read) / outs
-        products = cost.flops / outs, cost.weights_only / outs
+        module = model.get_submodule(name)
+        matrix = min(module.weight.numel(), cost.parameters)  # type: ignore[operator]  # 0 where another holds it
+        biases, hidden = (cost.parameters - matrix) / outs, (cost.memory - cost.memory_read) / outs
+        products = cost.flops / outs, matrix / outs
         read = (0.0, 0.0, cost.memory_read / ins)
-        if getattr(model.get_submodule(name), "groups", 1) > 1:
+        if getattr(module, "groups", 1) > 1:
             out = (products[0], products[1] + biases, hidden)
             yield _Term(outs, ins, nothing, out, read, share(0, name), share(2, name))
         else:
@@ -113,4 +116,4 @@ def _terms(
             yield _Term(outs, ins, pair, (0.0, biases, hidden), read, share(0, name), share(2, name))
     for name, ids in graph.norms.items():
         if (cost := costs.get(name)) is not None:
-            yield _Term(len(ids), 0, nothing, (0.0, cost.weights / len(ids), 0.0), nothing, share(1, name), {})
+            yield _Term(len(ids), 0, nothing, (0.0, cost.parameters / len(ids), 0.0), nothing, share(1, name), {})

@@ -9,6 +9,7 @@ together with what it reads, so it has no say.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +20,9 @@ from torch import Tensor, nn
 from snncompress.errors import SnncompressError
 from snncompress.models.channels import channel_axis
 from snncompress.progress import Progress
-from snncompress.pruning.coupling import Group, Place
+from snncompress.pruning.coupling import Group, Place, by_family
 from snncompress.pruning.folding import can_fold
+from snncompress.pruning.targets import Budget
 from snncompress.training.feed import AnyBatches
 
 EXACT = 1e-5  # of the largest logit: what another order of summation may change
@@ -46,6 +48,7 @@ def find_dead(
     norms: Mapping[str, str | None],
     batches: AnyBatches,
     progress: Progress,
+    budget: Budget | None = None,
 ) -> Dead:
     """The groups that never fire on the data, at least one group of each family left out.
 
@@ -55,6 +58,7 @@ def find_dead(
         norms: the batch norm that follows each layer.
         batches: the data.
         progress: is told what happens.
+        budget: which widths are allowed; some dead neurons stay where another width would not be.
     """
     bounds: dict[str, tuple[Tensor, Tensor]] = {}  # the least and the largest value that arrived in each input
 
@@ -88,20 +92,20 @@ def find_dead(
     def values(group: Group) -> dict[Place, float | None]:
         return {(name, slot): arrived[name][slot] for name, slot in group.inputs if name in readers}
 
-    dead = _leave_one(groups, [group for group in groups if None not in values(group).values()])
+    dead = _removable(groups, [group for group in groups if None not in values(group).values()], budget)
     constants = {place: value for group in dead for place, value in values(group).items() if value}
     return Dead(dead, constants, logits)
 
 
-def _leave_one(groups: Sequence[Group], dead: list[Group]) -> list[Group]:
-    """A layer is never pruned to nothing: one neuron stays where all are dead."""
-    alive = {group.family for group in set(groups) - set(dead)}
-    gone = []
-    for group in dead:
-        if group.family in alive:
-            gone.append(group)
-        else:
-            alive.add(group.family)
+def _removable(groups: Sequence[Group], dead: Sequence[Group], budget: Budget | None) -> list[Group]:
+    """Those of the dead that can go: a layer is never pruned to nothing, nor to a width that is not allowed."""
+    sizes = Counter(group.family for group in groups)
+    gone: list[Group] = []
+    for family, members in by_family(dead).items():
+        left = max(1, sizes[family] - len(members))
+        if budget is not None:
+            left = budget.at_least(family, left)
+        gone += members[len(members) - (sizes[family] - left) :]
     return gone
 
 

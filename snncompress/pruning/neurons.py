@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -20,11 +20,11 @@ from torch import Tensor
 
 from snncompress.errors import TargetError
 from snncompress.progress import Progress
-from snncompress.pruning.allocation import compete, propose, sensitivity_rates, shrink_to, trials_of
+from snncompress.pruning.contest import Contest
 from snncompress.pruning.costs import Counts, Widths
 from snncompress.pruning.coupling import Group, by_family
 from snncompress.pruning.dead import check_exact, find_dead, outputs
-from snncompress.pruning.masking import masked
+from snncompress.pruning.latency import aim_at_latency
 from snncompress.pruning.options import Allocation, Per, PruneOptions
 from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import WORDS, Budget, Targets
@@ -32,7 +32,7 @@ from snncompress.run_folder import RunFolder
 from snncompress.training.batchnorm import reestimate
 from snncompress.training.feed import Cursor, Feed
 from snncompress.training.interrupt import Interrupt, interrupted
-from snncompress.training.learner import Learner, part
+from snncompress.training.learner import part
 from snncompress.training.loop import SHOW_EVERY, validate
 
 SCORED_BATCHES = 2  # of 1,000 images: importance changes little from round to round
@@ -68,7 +68,7 @@ class Pruner:
         self.state: dict[str, Any] = {
             "phase": "dead", "step": 0, "round": 0, "round_step": 0, "share": FIRST_SHARE, "easy": None, "first": None,
             "aim": None, "trials": {}, "points": [], "good": None, "good_point": None, "stopped": None,
-            "removed_dead": 0, "logit_change": 0.0,
+            "removed_dead": 0, "logit_change": 0.0, "latency": None,
         }  # fmt: skip
 
     def run(self) -> None:
@@ -89,6 +89,7 @@ class Pruner:
         self.good = {name: tensor for name, tensor in tensors.items() if name.startswith("good.")}
         self.subject.restore(tensors, meta["subject"])
         self.state = {key: meta[key] for key in self.state}
+        self._aim_at_latency()
 
     # --- the phases: each returns the next one's name -------------------------------------------------------
 
@@ -96,7 +97,8 @@ class Pruner:
         self._judge()
         subject = self.subject
         before = sum(subject.widths().values())
-        dead = find_dead(subject.model, subject.groups, subject.norms, self.feed.plain, self.progress)
+        budget = self._budget()
+        dead = find_dead(subject.model, subject.groups, subject.norms, self.feed.plain, self.progress, budget)
         subject.remove(dead.groups, dead.constants)
         change = 0.0
         if dead.groups:
@@ -106,27 +108,29 @@ class Pruner:
         flops = subject.cost().flops
         self.progress.message(f"stage 1: {len(dead.groups)} of {before} neurons never fire{exact}; {flops:,} FLOPs")
         self._judge()
+        if self.options.target_latency is not None:
+            aim = aim_at_latency(subject, self._budget(), self.options.target_latency, self.progress)
+            self.state["latency"] = asdict(aim)
+            self.progress.message(
+                f"one image takes {aim.before_ms:.3g} ms; {aim.target_ms:.3g} ms are about {aim.flops:,} FLOPs"
+            )
+            self._aim_at_latency()
         return "allocate" if self.targets.missed(subject.cost()) else "done"
+
+    def _aim_at_latency(self) -> None:
+        """The multiplications that a latency was found to mean are a target like any other."""
+        if self.state["latency"] is not None:
+            flops = [value for value in (self.state["latency"]["flops"], self.targets.flops) if value is not None]
+            self.targets = replace(self.targets, flops=min(flops))
 
     def _allocate(self) -> str:
         """Shares the targets between the families."""
         if self.options.allocation is Allocation.GLOBAL:
             return "rounds"
-        budget = self._budget()
         seed = self.subject.learner.options.seed
         torch.manual_seed(seed)  # a random ranking is the same when resumed
-        ranked = self._rank()
-        bases = [dict.fromkeys(budget.full, 1.0)]
-        if self.options.allocation is not Allocation.UNIFORM:
-            bases.append(self._sensitivity(ranked))
-        if self.options.allocation is Allocation.COMPETE:
-            candidates = propose(budget, bases, self.options.candidates, seed)
-            self.progress.start("compare allocations", trials_of(len(candidates)))
-            steps = self.options.trial_steps
-            aim = compete(candidates, steps, lambda widths, steps: self._trial(ranked, widths, steps))
-            self.progress.finish()
-        else:
-            aim = shrink_to(budget, bases[-1])
+        contest = Contest(self.subject, self.feed, self.options, self.state["trials"], self._save, self.progress)
+        aim = contest.decide(self._budget(), self._rank())
         torch.manual_seed(seed)  # whichever trials a resumed run has taken
         self.state |= {"aim": aim, "first": self.subject.widths()}
         self.progress.message("allocation: " + ", ".join(f"{name} {width}" for name, width in aim.items()))
@@ -136,7 +140,7 @@ class Pruner:
         subject, state = self.subject, self.state
         shown = self._way()
         self.progress.start("prune", 100, done=shown)
-        while self.targets.missed(subject.cost()) or state["round_step"]:
+        while not self._arrived(subject.widths()) or state["round_step"]:
             if state["round_step"] == 0:
                 subject.remove(self._choose())
                 state["round"] += 1
@@ -152,10 +156,15 @@ class Pruner:
         return "final"
 
     def _due(self) -> bool:
-        """Whether a cost has fallen enough since the last validation, or the targets are met."""
+        """Whether a cost has fallen enough since the last validation, or pruning has arrived."""
         cost, last = self.subject.cost(), self.state["points"][-1]
         fallen = any(getattr(cost, name) <= JUDGE_EVERY * last[name] for name in WORDS)
-        return fallen or not self.targets.missed(cost)
+        return fallen or self._arrived(self.subject.widths())
+
+    def _arrived(self, widths: Widths) -> bool:
+        """Whether these are the widths to reach; without such, whether they meet the targets."""
+        aim = self.state["aim"]
+        return widths == aim if aim is not None else not self.targets.missed(self.subject.costs(widths))
 
     def _way(self) -> int:
         """How much of the way to the targets is behind, in percent."""
@@ -191,7 +200,7 @@ class Pruner:
         queues = {family: sorted(members, key=ranked.__getitem__) for family, members in by_family(ranked).items()}
         widths, chosen = dict(budget.full), list[Group]()
         count = self.options.step or max(1, round(self.state["share"] * sum(widths.values())))
-        while len(chosen) < count and not budget.met(widths) and widths != aim:
+        while len(chosen) < count and not self._arrived(widths):
             if aim is None:
                 name, width = self._least_important(budget, widths, queues, ranked)
             else:  # the family that lags behind on its way to its width: all arrive together
@@ -229,46 +238,6 @@ class Pruner:
         calm = error <= 1.5 * state["easy"] + 1
         share = state["share"] * GROWTH if calm else state["share"] / GROWTH
         state["share"] = min(LARGEST_SHARE, max(LEAST_SHARE, share))
-
-    @torch.no_grad()
-    def _sensitivity(self, ranked: dict[Group, float]) -> dict[str, float]:
-        """Shrink rates by the loss on training images without the less important half of each family."""
-        images, labels = next(iter(self.feed.plain.epoch(0)))
-        model, loss = self.subject.model.eval(), self.subject.learner.loss
-        families = by_family(ranked)
-        self.progress.start("measure sensitivity", len(families))
-        losses = {}
-        for family, members in families.items():
-            half = sorted(members, key=ranked.__getitem__)[: len(members) // 2]
-            with masked(model, half):
-                losses[family] = float(loss(model(images), labels))
-            self.progress.advance()
-        self.progress.finish()
-        return sensitivity_rates(losses, float(loss(model(images), labels)))
-
-    def _trial(self, ranked: dict[Group, float], widths: Widths, steps: int) -> float:
-        """Validation loss of an allocation after brief fine-tuning; known ones are not tried again."""
-        key = f"{steps}:" + "-".join(map(str, widths.values()))
-        trials = self.state["trials"]
-        if key not in trials:
-            surplus: list[Group] = []
-            for family, members in by_family(ranked).items():
-                surplus += sorted(members, key=ranked.__getitem__)[: len(members) - widths[family]]
-            torch.manual_seed(self.subject.learner.options.seed)
-            learner = self.subject.trial(surplus)
-            cursor = Cursor(self.feed.train)
-            for step in range(steps):
-                learner.step(*cursor.take(step), lr=learner.options.rate(step / steps))
-            learner.check_finite()
-            reestimate(learner.model, None, self.feed.plain)
-            trials[key] = self._loss(learner)
-            self._save()
-        self.progress.advance(loss=trials[key])
-        return float(trials[key])
-
-    def _loss(self, learner: Learner) -> float:
-        result = validate(learner.model, None, self.feed.validation)
-        return learner.means()["loss"] if result is None else result.nll
 
     def _finetune_round(self) -> None:
         """The remaining fine-tuning steps of this round."""
@@ -315,6 +284,9 @@ class Pruner:
         self.folder.save_point(len(state["points"]), subject.model)
         state["points"].append(point)
         self.folder.record({"phase": state["phase"], **point})
+        if state["round"]:
+            error = "" if result is None else f", validation error {result.error:.2f}%"
+            self.progress.message(f"round {state['round']}: {point['flops']:,} FLOPs{error}")
         if result is None or not self.options.limited:
             return True
         if result.error > self._limit():

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from snncompress.data.dataset import Dataset
 from snncompress.errors import UsageError
+from snncompress.exporting.latency import measure_latency
 from snncompress.progress import Progress
 from snncompress.pruning.allocation import shrink_to, trials_of
 from snncompress.pruning.costs import Widths
@@ -73,7 +75,8 @@ def prune(
     subject, feed, targets, criterion = plan
     if options.limited and feed.validation is None:
         raise UsageError("a limit of the error needs validation batches to judge by; give validation=")
-    if targets.missed(subject.cost()):  # a criterion that cannot score says so before anything is done
+    if options.target_latency or targets.missed(subject.cost()):
+        # A criterion that cannot score says so before anything is done.
         subject.rank(criterion, feed.plain, count=1)
     torch.manual_seed(training.seed)
     config = {**asdict(options), "keep": list(options.keep), "training": asdict(training)}
@@ -101,6 +104,7 @@ def _finished(started: Run, pruner: Pruner) -> Run:
     plan = {
         "targets": pruner.targets.given(),
         **asdict(subject.cost()),
+        "latency": _latency(pruner, model),
         "criterion": pruner.criterion,
         "kept": subject.kept(),
         "unprunable": subject.unprunable,
@@ -110,6 +114,12 @@ def _finished(started: Run, pruner: Pruner) -> Run:
         "points": state["points"],
     }
     return replace(started, model=model, noise=NoiseRecord.of(subject.noise), metrics=metrics, plan=plan)
+
+
+def _latency(pruner: Pruner, model: nn.Module) -> dict[str, float] | None:
+    """The latency that was asked for, and what the finished model takes."""
+    aim = pruner.state["latency"]
+    return None if aim is None else {**aim, "ms": measure_latency(model, pruner.subject.input_shape)}
 
 
 class _Plan(NamedTuple):
@@ -214,7 +224,8 @@ def preview(
     training, progress = training or TrainOptions(), progress or Progress()
     subject, feed, targets, criterion = _prepare(run, data, options, training, device, progress)
     before, cost = subject.widths(), subject.cost()
-    dead = find_dead(subject.model, subject.groups, subject.norms, feed.plain, progress)
+    budget = subject.budget(targets, options.min_neurons, options.round_to)
+    dead = find_dead(subject.model, subject.groups, subject.norms, feed.plain, progress, budget)
     subject.remove(dead.groups, dead.constants)
     planned, steps = subject.widths(), 0
     if targets.missed(subject.cost()):

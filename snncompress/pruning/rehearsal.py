@@ -61,4 +61,19 @@ def _shrinks(
             smaller.train()(images)
     except (UsageError, ModelError, RuntimeError, ValueError, IndexError):  # nothing is left of a layer; it cannot run
         return False
-    return {group.places for group in found} == {group.places for group in without(groups, removed)}
+    return _refines(found, without(groups, removed))
+
+
+def _refines(found: Sequence[Group], expected: Sequence[Group]) -> bool:
+    """Whether the groups found are the expected ones, or parts of them.
+
+    What is left of two coupled channels may be free of one another (a grouped convolution with its last group).
+    """
+    owners = {(kind, place): group for group in expected for kind, all_ in enumerate(group.places) for place in all_}
+    seen = 0
+    for group in found:
+        places = [(kind, place) for kind, all_ in enumerate(group.places) for place in all_]
+        if places[0] not in owners or len({owners.get(place) for place in places}) > 1:
+            return False
+        seen += len(places)
+    return seen == len(owners)

@@ -95,6 +95,11 @@ class Budget:
         unit = self.units[family]
         return min(self.full[family], max(self.least[family], unit * round(value / unit)))
 
+    def at_least(self, family: str, width: int) -> int:
+        """The smallest allowed width that is no smaller."""
+        unit = self.units[family]
+        return min(self.full[family], max(self.least[family], -(-width // unit) * unit))
+
     def above(self, family: str, width: int) -> int:
         """The next larger allowed width."""
         unit = self.units[family]

@@ -1,4 +1,4 @@
-"""Draws what compression costs: the error against the FLOPs, as pruning goes on."""
+"""Draws what compression costs: the error against FLOPs, weights and memory, as pruning goes on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ from typing import Any
 from snncompress.errors import UsageError
 from snncompress.files import write_bytes
 from snncompress.reporting.table import format_flops
+from snncompress.run import Run
 
 # Okabe and Ito's palette, told apart by people with any kind of colour vision; the marks differ in form too.
 BLUE, VERMILLION, GREY = "#0072B2", "#D55E00", "#666666"
+AXES = {  # what a point may hold
+    "flops": "FLOPs (multiplications for one image)",
+    "size": "Weights",
+    "memory": "Memory (floats of hidden feature maps)",
+}
 
 
 def plot_tradeoff(
@@ -21,7 +27,8 @@ def plot_tradeoff(
     """Draws a pruning run and writes the picture at once, in the format that its ending names.
 
     Args:
-        points: ``flops`` and ``error`` (percent) in the order of pruning, the original first.
+        points: ``flops``, ``error`` (percent) and, if known, ``size`` and ``memory``, in the order of pruning, the
+            original first.
         out: The picture to write, ``.png``, ``.svg`` or ``.pdf``; an existing one is replaced.
         original_error: The original's error in percent, drawn as a line; None leaves it out.
         title: What stands above.
@@ -37,31 +44,45 @@ def plot_tradeoff(
         from matplotlib.figure import Figure
     except ImportError:
         raise UsageError("drawing needs matplotlib; pip install snncompress[plots]") from None
-    figure = Figure(figsize=(7, 4.2), dpi=150, layout="constrained")
+    counts = [name for name in AXES if all(name in point for point in points)]
+    figure = Figure(figsize=(2 + 5 * len(counts), 4.2), dpi=150, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     endings = canvas.get_supported_filetypes()
     ending = out.suffix.removeprefix(".").lower()
     if ending not in endings:
         raise UsageError(f"cannot draw into '{out}': its ending is none of {', '.join(sorted(endings))}")
-    _draw(figure.add_subplot(), points, original_error, title)
+    for panel, (name, axes) in enumerate(zip(counts, figure.subplots(1, len(counts), squeeze=False)[0], strict=True)):
+        _draw(axes, points, name, original_error)
+        if panel == 0:
+            axes.set_ylabel("Error (%)")
+            axes.set_title(title, loc="left")
+            axes.legend(frameon=False)
     picture = io.BytesIO()
     figure.savefig(picture, format=ending)
     write_bytes(out, picture.getvalue())
 
 
-def _draw(axes: Any, points: Sequence[Mapping[str, float]], original_error: float | None, title: str) -> None:
+def plot_run(run: Run, out: Path) -> None:
+    """Draws how a run was pruned; its errors are those on validation images."""
+    assert run.plan is not None
+    points = [point for point in run.plan["points"] if "error" in point]
+    title = f"{run.name}: validation error while pruning"
+    plot_tradeoff(points, out, original_error=points[0]["error"] if points else None, title=title)
+
+
+def _draw(axes: Any, points: Sequence[Mapping[str, float]], count: str, original_error: float | None) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
-    flops, errors = [point["flops"] for point in points], [point["error"] for point in points]
+    costs, errors = [point[count] for point in points], [point["error"] for point in points]
     dense = len(points) > 40  # single marks would run into each other
-    axes.plot(flops, errors, color=BLUE, linewidth=1.5, marker=None if dense else "o", markersize=4, zorder=2)
-    axes.plot(flops[0], errors[0], "s", color=GREY, markersize=8, zorder=3, label="original")
-    axes.plot(flops[-1], errors[-1], "D", color=VERMILLION, markersize=8, zorder=3, label="compressed")
+    axes.plot(costs, errors, color=BLUE, linewidth=1.5, marker=None if dense else "o", markersize=4, zorder=2)
+    axes.plot(costs[0], errors[0], "s", color=GREY, markersize=8, zorder=3, label="original")
+    axes.plot(costs[-1], errors[-1], "D", color=VERMILLION, markersize=8, zorder=3, label="compressed")
     if original_error is not None:
         axes.axhline(original_error, color=GREY, linewidth=1, linestyle="--", zorder=1, label="original's error")
     axes.annotate(
-        f"{errors[-1]:.2f}%\n{format_flops(round(flops[-1]))}",
-        (flops[-1], errors[-1]),
+        f"{errors[-1]:.2f}%\n{format_flops(round(costs[-1]))}",
+        (costs[-1], errors[-1]),
         xytext=(-9, 0),  # pruning comes from the right, so the left is free
         textcoords="offset points",
         ha="right",
@@ -74,9 +95,6 @@ def _draw(axes: Any, points: Sequence[Mapping[str, float]], original_error: floa
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e6:g}M")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(x=0.15, y=0.15)
-    axes.set_xlabel("FLOPs (multiplications for one image)")
-    axes.set_ylabel("Error (%)")
-    axes.set_title(title, loc="left")
+    axes.set_xlabel(AXES[count])
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)

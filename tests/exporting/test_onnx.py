@@ -141,7 +141,7 @@ def test_highest_opset_and_random_images(run: Run, tmp_path: Path) -> None:
 @pytest.fixture
 def exporter(run: Run, exported: ExportResult, monkeypatch: pytest.MonkeyPatch) -> None:
     """The slow part done once: torch's exporter gives the file that is already there."""
-    monkeypatch.setattr(export, "_to_onnx", lambda *_: onnx.load(exported.path))
+    monkeypatch.setattr(export, "to_onnx", lambda *_: onnx.load(exported.path))
 
 
 @pytest.mark.usefixtures("exporter")

@@ -9,39 +9,53 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from networks import IMAGE, Lambda, batches_of, close, networks, some_of
+from networks import IMAGE, Lambda, batches_of, close, networks, randomize, some_of
 from torch import Tensor, nn
 
 from snncompress.models.channels import trace_channels
+from snncompress.models.resnet import resnet20
 from snncompress.progress import Progress
 from snncompress.pruning.compaction import compact
-from snncompress.pruning.coupling import Group, find_groups
+from snncompress.pruning.costs import CostModel
+from snncompress.pruning.coupling import Group, by_family, find_groups
 from snncompress.pruning.dead import InexactRemovalError, check_exact, find_dead, outputs
+from snncompress.pruning.folding import fold
+from snncompress.pruning.rehearsal import rigid_families
+from snncompress.pruning.targets import Targets, make_budget
 
 
-def kill(model: nn.Module, group: Group) -> None:
-    """Makes a neuron so negative that its ReLU never opens."""
-    layer = model.get_submodule(group.layer)
-    norms = [model.get_submodule(name) for name, _ in group.norms]
-    if norms:
-        norms[0].bias.data[group.channel] = -1e4  # type: ignore[index,operator,union-attr]
-    elif layer.bias is not None:
-        layer.bias.data[group.channel] = -1e4  # type: ignore[index,operator,union-attr]
+def kill(model: nn.Module, group: Group, value: float) -> None:
+    """Makes every member of a neuron a constant: dead if its ReLU never opens, foldable perhaps if it does."""
+    for name, channel in group.outputs:
+        layer: Any = model.get_submodule(name)
+        layer.weight.data[channel] = 0
+        if layer.bias is not None:
+            layer.bias.data[channel] = value
+    for name, channel in group.norms:
+        norm: Any = model.get_submodule(name)
+        norm.bias.data[channel] = value
 
 
-@settings(derandomize=True, deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+def norms_of(model: nn.Module, shape: tuple[int, int, int] = IMAGE) -> dict[str, str | None]:
+    return {name: layer.norm for name, layer in trace_channels(model, shape).layers.items()}
+
+
+@settings(derandomize=True, deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 @given(networks(), st.randoms(use_true_random=False))
 def test_removal_is_exact(model: nn.Module, random: Any) -> None:
     groups = find_groups(trace_channels(model, IMAGE))
+    rigid = rigid_families(model, IMAGE, groups)
+    groups = [group for group in groups if group.family not in rigid]
     for group in some_of(groups, lambda: random.random() < 0.5):
-        kill(model, group)
+        kill(model, group, random.choice([-3.0, 0.0, 2.0]))
     batches = batches_of(torch.randn(5, *IMAGE).double(), torch.randn(3, *IMAGE).double())
-    dead, logits = find_dead(model, groups, batches, Progress())
-    smaller, _ = compact(model, dead)
-    assert check_exact(logits, outputs(smaller, batches, Progress(), "check")) < 1e-12
-    for layer in {group.layer for group in groups}:
-        assert any(group.layer == layer for group in set(groups) - set(dead))  # one is left
+    norms = norms_of(model)
+    dead = find_dead(model, groups, norms, batches, Progress())
+    assert all(by_family(set(groups) - set(dead.groups)).get(family) for family in by_family(groups))  # one is left
     assert not any(module._forward_pre_hooks for module in model.modules())
+    fold(model, dead.constants, norms)
+    smaller, _ = compact(model, dead.groups)
+    assert check_exact(dead.logits, outputs(smaller, batches, Progress(), "check")) < 1e-12
 
 
 class Chain(nn.Module):
@@ -56,9 +70,10 @@ class Chain(nn.Module):
         return self.fc2(F.relu(self.fc1(x)))  # type: ignore[no-any-return]
 
 
-def dead_of(model: nn.Module, *inputs: Tensor) -> set[tuple[str, int]]:
-    groups = find_groups(trace_channels(model, IMAGE))
-    return {(group.layer, group.channel) for group in find_dead(model, groups, batches_of(*inputs), Progress())[0]}
+def dead_of(model: nn.Module, *inputs: Tensor, shape: tuple[int, int, int] = IMAGE) -> set[tuple[str, int]]:
+    groups = find_groups(trace_channels(model, shape))
+    dead = find_dead(model, groups, norms_of(model, shape), batches_of(*inputs), Progress())
+    return {group.outputs[0] for group in dead.groups}
 
 
 def test_who_is_dead_by_hand() -> None:
@@ -81,15 +96,93 @@ def test_where_all_are_dead_one_stays() -> None:
     assert len(dead) == 4
 
 
+@pytest.mark.parametrize(
+    ("minimum", "round_to", "killed", "left"),
+    [(1, 1, 7, 3), (5, 1, 7, 5), (1, 4, 1, 10), (1, 4, 3, 8), (1, 4, 7, 4), (1, 4, 10, 4), (1, 4, 9, 4), (6, 4, 9, 8)],
+)
+def test_as_many_stay_as_the_allowed_widths_ask_for(minimum: int, round_to: int, killed: int, left: int) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 10), nn.ReLU(), nn.Linear(10, 3))
+    model[1].bias.data[:] = 1e3 * torch.tensor([-1.0] * killed + [1.0] * (10 - killed))  # type: ignore[union-attr, index, operator]
+    graph = trace_channels(model, IMAGE)
+    groups = find_groups(graph)
+    costs = CostModel(model, IMAGE, graph, groups)
+    budget = make_budget(costs, Targets(), costs.full, {"1": 1}, minimum, round_to)
+    batches = batches_of(torch.randn(4, *IMAGE))
+    dead = find_dead(model, groups, norms_of(model), batches, Progress(), budget)
+    assert len(groups) - len(dead.groups) == left
+    assert all(group.outputs[0][1] < killed for group in dead.groups)
+    smaller, _ = compact(model, dead.groups)
+    assert check_exact(dead.logits, outputs(smaller, batches, Progress(), "check")) < 1e-6
+
+
 @pytest.mark.parametrize("between", [nn.Sigmoid(), nn.Identity(), Lambda(lambda x: F.relu(x) + 1), nn.BatchNorm2d(4)])
 def test_a_zero_that_means_something_is_not_dead(between: nn.Module) -> None:
+    """What is padded with zeros reads another number at the border than in the middle."""
     between.train(False)
     if isinstance(between, nn.BatchNorm2d):
         between = nn.Sequential(nn.ReLU(), between)  # a norm after the ReLU shifts its zero
         nn.init.constant_(between[1].bias, 0.5)
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), between, nn.Flatten(), nn.Linear(4 * 36, 3))
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), between, nn.Conv2d(4, 2, 3, padding=1), nn.Flatten(), nn.Linear(72, 3))
     model[0].bias.data.fill_(-50.0)
-    assert dead_of(model, torch.randn(4, *IMAGE)) == set()
+    assert not any(layer == "0" for layer, _ in dead_of(model, torch.randn(4, *IMAGE)))
+
+
+class Residual(nn.Module):
+    """A sum of two layers' outputs, read by one, with a ReLU before or not."""
+
+    def __init__(self, activation: Any) -> None:
+        super().__init__()
+        self.activation = activation
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.block = nn.Conv2d(4, 4, 3, padding=1)
+        self.fc = nn.Linear(4 * 64, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.stem(x))
+        return self.fc(self.activation(x + self.block(x)).flatten(1))  # type: ignore[no-any-return]
+
+
+def test_a_neuron_of_a_residual_sum_is_dead_if_no_member_fires() -> None:
+    model = Residual(F.relu)
+    images = torch.randn(4, *IMAGE)
+    model.stem.bias.data[1] = -1e3  # block still writes into it
+    model.block.bias.data[1] = 1.0
+    assert dead_of(model, images) == set()
+    model.block.bias.data[1] = -1e3
+    assert dead_of(model, images) == {("stem", 1)}
+    model.stem.bias.data[1] = 1.0  # now the stem's own reader, block, hears it
+    assert dead_of(model, images) == set()
+
+
+def test_what_is_constant_in_all_its_readers_can_be_folded_or_stays() -> None:
+    model = Residual(nn.Identity())
+    model.stem.bias.data[1] = -1e3
+    model.block.weight.data[1] = 0
+    model.block.bias.data[1] = 0.7  # block reads zero from it, fc 0.7
+    groups = find_groups(trace_channels(model, IMAGE))
+    batches = batches_of(torch.randn(4, *IMAGE))
+    dead = find_dead(model, groups, norms_of(model), batches, Progress())
+    assert [group.outputs for group in dead.groups] == [(("stem", 1), ("block", 1))]
+    assert dead.constants == {("fc", 64 + position): pytest.approx(0.7) for position in range(64)}
+
+
+def test_resnet20_loses_its_dead_neurons_exactly() -> None:
+    shape = (3, 32, 32)
+    model = randomize(resnet20())
+    families = by_family(find_groups(trace_channels(model, shape)))
+    killed = [group for members in families.values() for group in members[:2]]
+    for group in killed:
+        for name, channel in group.norms:
+            norm: Any = model.get_submodule(name)
+            norm.weight.data[channel], norm.bias.data[channel] = 0, -1.0
+    images = torch.randn(6, *shape)
+    groups = find_groups(trace_channels(model, shape))
+    dead = find_dead(model, groups, norms_of(model, shape), batches_of(images), Progress())
+    assert set(killed) <= set(dead.groups)
+    assert any(len(group.outputs) > 1 for group in killed)
+    fold(model, dead.constants, norms_of(model, shape))
+    smaller, _ = compact(model, dead.groups)
+    assert check_exact(dead.logits, outputs(smaller, batches_of(images), Progress(), "check")) < 1e-5
 
 
 def test_a_change_is_an_error() -> None:

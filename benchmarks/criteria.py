@@ -1,0 +1,112 @@
+"""Which criterion finds the neurons that can go: LeNet-5-Caffe on full MNIST, pruned to 0.061M FLOPs with each.
+
+    python -m benchmarks.criteria --data-root data --out runs/criteria
+
+Every criterion starts from the same SE-SNN run, those of the weights' posterior from a sparse-vd run of the same plain
+network. All layers shrink alike to the same widths, with the same fine-tuning, so that only the ranking differs. Beside
+them stands the same shape trained from new weights for as many epochs. Prints validation and test errors, mean and
+spread over the seeds, and draws the errors on the way. bn-scale needs batch norms, which LeNet-5 does not have.
+Five minutes a criterion and seed; what is there already is not trained again.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from benchmarks.commands import ensure_run, parse, read, snncompress, status
+from benchmarks.mnist_lenet5 import epochs_seen
+
+SEEDS = 2
+PLAIN_EPOCHS, NOISY_EPOCHS, FINAL_EPOCHS = 6, 12, 20
+PRUNE = (
+    "--target-flops", "0.061M", "--allocation", "uniform", "--augment", "shift", "--final-lr", "0.003",
+    "--final-epochs", str(FINAL_EPOCHS),
+)  # fmt: skip
+CRITERIA = {  # and the noise that they start from
+    "information": "noisy",
+    "entropy": "noisy",
+    "taylor": "noisy",
+    "magnitude": "noisy",
+    "oracle": "noisy",
+    "weight-posterior": "sparse",
+    "weight-robustness": "sparse",
+    "random": "noisy",
+}
+SCRATCH = "from new weights"
+
+
+def sources(out: Path, data_root: str) -> None:
+    """The plain network, and the two that noise has taught."""
+    data = ["--data", "mnist", "--data-root", data_root]
+    ensure_run(out / "plain", ["lenet5", *data, "--method", "none", "--epochs", str(PLAIN_EPOCHS)])
+    for name, method in (("noisy", "se-snn"), ("sparse", "sparse-vd")):
+        ensure_run(out / name, [str(out / "plain"), "--method", method, "--epochs", str(NOISY_EPOCHS)])
+
+
+def prune(out: Path, criterion: str, seed: int) -> None:
+    """One pruned network, unless it is there."""
+    folder = out / f"{criterion}-{seed}"
+    if status(folder) == "complete":
+        return
+    words = [str(out / CRITERIA[criterion]), "--criterion", criterion, "--seed", str(seed), *PRUNE]
+    snncompress("prune", *words, "--out", str(folder), *(["--resume"] if status(folder) else []))
+
+
+def scratch(out: Path, seed: int) -> None:
+    """The same shape from new weights, for as many epochs as the pruned one has seen in all."""
+    pruned = out / f"information-{seed}"
+    words = [str(pruned), "--from-scratch", "--method", "none", "--augment", "shift", "--lr", "0.003"]
+    ensure_run(out / f"{SCRATCH}-{seed}", [*words, "--seed", str(seed), "--epochs", str(epochs_seen(pruned))])
+
+
+def errors(out: Path, name: str, split: str) -> list[float]:
+    return [read("evaluate", str(out / f"{name}-{seed}"), "--split", split)["error"] for seed in range(SEEDS)]
+
+
+def show(values: list[float]) -> str:
+    return f"{statistics.mean(values):.2f}% ± {statistics.stdev(values):.2f}"
+
+
+def draw(out: Path, results: dict[str, Any]) -> None:
+    """Validation error against FLOPs while pruning, before the last fine-tuning, seed 0."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for marker, (name, points) in zip("osD^vPX*", results.items(), strict=True):
+        way = points[:-1]
+        axes.plot([p["flops"] for p in way], [p["error"] for p in way], marker=marker, markersize=3, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="FLOPs", ylabel="Validation error (%)")
+    axes.grid(True, color="#dddddd", linewidth=0.6)
+    axes.legend(frameon=False)
+    figure.savefig(out / "criteria.png")
+
+
+def main() -> None:
+    arguments = parse(__doc__, "runs/criteria", CRITERIA)
+    out = arguments.out
+    sources(out, arguments.data_root)
+    for seed in range(SEEDS):
+        for criterion in arguments.only or CRITERIA:
+            prune(out, criterion, seed)
+    if arguments.only:
+        return
+    for seed in range(SEEDS):
+        scratch(out, seed)
+    rows = [
+        [name, show(errors(out, name, "validation")), show(errors(out, name, "test"))] for name in [*CRITERIA, SCRATCH]
+    ]
+    curves = {name: json.loads((out / f"{name}-0" / "curve.json").read_text()) for name in CRITERIA}
+    draw(out, curves)
+    print(tabulate(rows, ["criterion", "validation error", "test error"], tablefmt="github", disable_numparse=True))
+
+
+if __name__ == "__main__":
+    main()
