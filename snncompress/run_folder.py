@@ -140,6 +140,11 @@ class RunFolder:
                 raise storage_error(folder, error) from error
             write_tensors(folder / f"{index:03}.safetensors", model.state_dict(), {"shapes": record_shapes(model)})
 
+    def keep(self, name: str, content: Any) -> None:
+        """Writes something for people and scripts that no command reads."""
+        if self.path is not None:
+            write_json(self.path / name, content)
+
     def due(self) -> bool:
         """Whether it is time to save the state again."""
         return self.path is not None and time.monotonic() - self._saved_at >= self.save_every

@@ -83,6 +83,17 @@ class Halves(nn.Module):
         return torch.cat([other, self.inner(one)], 1)
 
 
+class Twice(nn.Module):
+    """A layer that is called twice."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(F.relu(self.inner(x)))  # type: ignore[no-any-return]
+
+
 def conv(inputs: int, width: int, norm: bool = False, groups: int = 1, bias: bool = True) -> nn.Sequential:
     layers: list[nn.Module] = [nn.Conv2d(inputs, width, 3, padding=1, groups=groups, bias=bias)]
     return nn.Sequential(*layers, *([nn.BatchNorm2d(width)] if norm else []), nn.ReLU())
@@ -102,8 +113,8 @@ def randomize(model: nn.Module) -> nn.Module:
 
 WIDTHS = st.integers(2, 6)
 BLOCKS = (
-    "conv", "grouped", "residual", "shortcut", "padded", "cat", "gate", "group norm", "shuffle", "halves", "pool",
-    "dropout",
+    "conv", "grouped", "residual", "shortcut", "padded", "cat", "gate", "group norm", "shuffle", "halves", "twice",
+    "pool", "dropout",
 )  # fmt: skip
 
 
@@ -153,6 +164,8 @@ def _block(draw: st.DrawFn, kind: str, channels: int, side: int) -> nn.Module:
         return Shuffle(draw(st.sampled_from(divisors(channels)[:-1])))
     if kind == "halves" and channels % 2 == 0:
         return Halves(_convolution(draw, channels // 2, channels // 2))
+    if kind == "twice":
+        return Twice(nn.Conv2d(channels, channels, 3, padding=1))
     if kind == "pool" and side >= 4:
         return draw(st.sampled_from([nn.MaxPool2d(2), nn.AvgPool2d(2)]))
     return nn.Dropout(0.3) if kind == "dropout" else nn.ReLU()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,6 @@ from snncompress.cli import options as o
 from snncompress.errors import UsageError
 from snncompress.pruning.options import Allocation, Per, PruneOptions
 from snncompress.training.options import TrainOptions
-
-if TYPE_CHECKING:
-    from snncompress.run import Run
 
 
 def _step(text: str) -> int:
@@ -137,6 +134,7 @@ def prune(
     from snncompress.cli.screen import Screen
     from snncompress.pruning.pipeline import preview
     from snncompress.pruning.pipeline import prune as prune_run
+    from snncompress.reporting.tradeoff import plot_run
     from snncompress.training.distillation import DistillOptions
 
     if out is None and not dry_run:
@@ -170,17 +168,6 @@ def prune(
     if dry_run:
         show_preview(plan, json)
         return
-    _keep_curve(run)
-    show_run(run, json)
-
-
-def _keep_curve(run: Run) -> None:
-    """Leaves the trade-off in the run's folder, as data and, where it can be drawn, as a picture."""
-    from snncompress.files import write_json
-    from snncompress.reporting.tradeoff import plot_run
-
-    assert run.plan is not None
-    assert run.path is not None
-    write_json(run.path / "curve.json", run.plan["points"])
-    if all("error" in point for point in run.plan["points"]) and find_spec("matplotlib"):
+    if run.path is not None and find_spec("matplotlib"):
         plot_run(run, run.path / "curve.png")
+    show_run(run, json)

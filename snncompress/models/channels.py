@@ -62,6 +62,7 @@ class _Recorder(TorchDispatchMode):
     made: dict[str, Tensor] = field(default_factory=dict)
     read: dict[str, Tensor] = field(default_factory=dict)
     norms: dict[str, Tensor] = field(default_factory=dict)
+    shared: set[str] = field(default_factory=set)  # norms that are called more than once: they follow no layer
     pads: dict[str, Tensor] = field(default_factory=dict)
     makers: dict[int, str] = field(default_factory=dict)  # id of a raw layer output: its layer
     readers: dict[str, list[str]] = field(default_factory=dict)  # layer: who reads its raw output
@@ -136,6 +137,8 @@ class _Recorder(TorchDispatchMode):
     def enter_norm(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Before a norm: notes which channels pass through it."""
         name = self.names[module]
+        if name in self.norms:
+            self.shared.add(name)
         ids = self.norms[name] = self._enter(module, args[0], 1, self.norms.get(name))
         if isinstance(module, nn.GroupNorm):  # what is normalized together leaves together
             self.identities.unite(ids.view(module.num_groups, -1)[:, :1], ids.view(module.num_groups, -1))
@@ -239,5 +242,5 @@ def _graph(recorder: _Recorder, output: Any) -> ChannelGraph:
 def _is_batch_norm(recorder: _Recorder, reader: str, made: Tensor) -> bool:
     """Whether a reader of a layer's output is a batch norm of these channels."""
     modules = {name: module for module, name in recorder.names.items()}
-    normed = recorder.norms.get(reader)
+    normed = None if reader in recorder.shared else recorder.norms.get(reader)
     return normed is not None and isinstance(modules[reader], BATCH_NORMS) and torch.equal(normed, made)

@@ -173,5 +173,8 @@ def _reshape(identities: Identities, ids: Tensor, shape: Sequence[int]) -> Tenso
     before, after = (thin(numbers) for numbers in (ids, reshaped))
     axes = [axis for axis, size in enumerate(after.shape) if size > 1]
     if len(axes) > sum(size > 1 for size in before.shape):
-        identities.unite(after.narrow(axes[0], 0, 1), after)
+        first = after
+        for axis in axes[:-1]:
+            first = first.narrow(axis, 0, 1)
+        identities.unite(first, after)
     return after.expand(shape)

@@ -99,3 +99,12 @@ def trials_of(candidates: int) -> int:
         total += candidates
         candidates = math.ceil(candidates / 2)
     return total
+
+
+def trial_steps_of(candidates: int, steps: int) -> int:
+    """How many steps these trials will take, ``steps`` each in the first heat."""
+    total = 0
+    while candidates > 1:
+        total += candidates * steps
+        candidates, steps = math.ceil(candidates / 2), 2 * steps
+    return total

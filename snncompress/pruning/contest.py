@@ -49,9 +49,9 @@ class Contest:
     def decide(self, budget: Budget, ranked: Ranked) -> Widths:
         """The widths to aim at."""
         bases = [dict.fromkeys(budget.full, 1.0)]
-        if self.options.allocation is not Allocation.UNIFORM:
+        if self.options.allocation is Allocation.SENSITIVITY or self.options.contested:
             bases.append(self._sensitivity(ranked))
-        if self.options.allocation is not Allocation.COMPETE:
+        if not self.options.contested:
             return shrink_to(budget, bases[-1])
         candidates = propose(budget, bases, self.options.candidates, self.subject.learner.options.seed)
         self.progress.start("compare allocations", trials_of(len(candidates)))

@@ -7,7 +7,7 @@ target that pruning then aims at. Other allocations of as many multiplications t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from snncompress.errors import TargetError
 from snncompress.exporting.latency import measure_latency
@@ -16,7 +16,7 @@ from snncompress.pruning.compaction import compact
 from snncompress.pruning.costs import Widths
 from snncompress.pruning.coupling import by_family
 from snncompress.pruning.subject import Subject
-from snncompress.pruning.targets import Budget, parse_latency
+from snncompress.pruning.targets import Budget, Targets, parse_latency
 
 STEPS = 6  # halvings of the interval: widths to about 2%
 
@@ -28,6 +28,10 @@ class LatencyAim:
     target_ms: float
     before_ms: float
     flops: int
+
+    def merge(self, targets: Targets) -> Targets:
+        """Targets with these multiplications among them, or fewer."""
+        return replace(targets, flops=self.flops if targets.flops is None else min(self.flops, targets.flops))
 
 
 def aim_at_latency(subject: Subject, budget: Budget, text: str, progress: Progress) -> LatencyAim:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from snncompress.pruning.contest import Contest
 from snncompress.pruning.costs import Counts, Widths
 from snncompress.pruning.coupling import Group, by_family
 from snncompress.pruning.dead import check_exact, find_dead, outputs
-from snncompress.pruning.latency import aim_at_latency
+from snncompress.pruning.latency import LatencyAim, aim_at_latency
 from snncompress.pruning.options import Allocation, Per, PruneOptions
 from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import WORDS, Budget, Targets
@@ -89,12 +89,18 @@ class Pruner:
         self.good = {name: tensor for name, tensor in tensors.items() if name.startswith("good.")}
         self.subject.restore(tensors, meta["subject"])
         self.state = {key: meta[key] for key in self.state}
-        self._aim_at_latency()
+        if self.state["latency"] is not None:
+            self.targets = LatencyAim(**self.state["latency"]).merge(self.targets)
 
     # --- the phases: each returns the next one's name -------------------------------------------------------
 
     def _remove_dead(self) -> str:
-        self._judge()
+        if not self._judge():
+            error, limit = self.state["points"][0]["error"], self._limit()
+            raise TargetError(
+                f"the model that pruning begins with has a validation error of {error:.2f}%, more than {limit:g}%; "
+                "raise --max-error"
+            )
         subject = self.subject
         before = sum(subject.widths().values())
         budget = self._budget()
@@ -114,14 +120,8 @@ class Pruner:
             self.progress.message(
                 f"one image takes {aim.before_ms:.3g} ms; {aim.target_ms:.3g} ms are about {aim.flops:,} FLOPs"
             )
-            self._aim_at_latency()
+            self.targets = aim.merge(self.targets)
         return "allocate" if self.targets.missed(subject.cost()) else "done"
-
-    def _aim_at_latency(self) -> None:
-        """The multiplications that a latency was found to mean are a target like any other."""
-        if self.state["latency"] is not None:
-            flops = [value for value in (self.state["latency"]["flops"], self.targets.flops) if value is not None]
-            self.targets = replace(self.targets, flops=min(flops))
 
     def _allocate(self) -> str:
         """Shares the targets between the families."""
@@ -204,9 +204,13 @@ class Pruner:
             if aim is None:
                 name, width = self._least_important(budget, widths, queues, ranked)
             else:  # the family that lags behind on its way to its width: all arrive together
-                open_families = [family for family in widths if widths[family] > aim[family]]
-                name = min(open_families, key=lambda family: self._way_of(family, widths))
-                width = widths[name] - 1
+                next_widths = {
+                    family: max(aim[family], budget.below(family, width) or 0)
+                    for family, width in widths.items()
+                    if width > aim[family]
+                }
+                name = min(next_widths, key=lambda family: self._way_of(family, next_widths[family]))
+                width = next_widths[name]
             chosen += [queues[name].pop(0) for _ in range(widths[name] - width)]
             widths[name] = width
         return chosen
@@ -226,10 +230,10 @@ class Pruner:
                 found[name, smaller] = sum(ranked[group] for group in gone) / max(freed, 1)
         return min(found, key=found.__getitem__)
 
-    def _way_of(self, family: str, widths: Widths) -> float:
-        """The share of a family's way from its width at first to its aim that would be behind with one neuron less."""
+    def _way_of(self, family: str, width: int) -> float:
+        """The share of a family's way from its width at first to its aim that is behind at some width."""
         first, aim = self.state["first"][family], self.state["aim"][family]
-        return math.log(first / (widths[family] - 1)) / math.log(first / aim) if widths[family] > 1 else 1.0
+        return math.log(first / width) / math.log(first / aim)
 
     def _pace(self, error: float) -> None:
         """More neurons a round while the error of the training batches stays what it was, fewer where it rises."""
@@ -276,6 +280,7 @@ class Pruner:
         subject, state = self.subject, self.state
         if state["step"]:
             subject.learner.check_finite()
+            subject.settle()
             reestimate(subject.model, None, self.feed.plain)
         result = validate(subject.model, None, self.feed.validation)
         point: dict[str, Any] = {"round": state["round"], "step": state["step"], **asdict(subject.cost())}
@@ -307,10 +312,6 @@ class Pruner:
         last = self.state["points"][-1]
         error, limit = f"{last['error']:.2f}%", f"{self._limit():.2f}%"
         self.state["stopped"] = f"validation error {error} at {last['flops']:,} FLOPs exceeds the budget of {limit}"
-        if self.state["good"] is None:
-            raise TargetError(
-                f"{self.state['stopped']}, and so does the model that pruning began with; raise --max-error"
-            )
         self.subject.restore(part(self.good, "good."), self.state["good"])
 
     def _save(self, always: bool = False) -> None:

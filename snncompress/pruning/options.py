@@ -68,6 +68,11 @@ class PruneOptions:
         return self.max_error is not None or self.max_drop is not None
 
     @property
+    def contested(self) -> bool:
+        """Whether allocations compete; as far as the error allows, there is no size at which they could."""
+        return self.allocation is Allocation.COMPETE and (self.aimed or not self.limited)
+
+    @property
     def aimed(self) -> bool:
         """Whether anything says how far to go."""
         return any((self.target_flops, self.target_size, self.target_memory, self.target_latency))

@@ -16,19 +16,21 @@ from torch import nn
 from snncompress.data.dataset import Dataset
 from snncompress.errors import UsageError
 from snncompress.exporting.latency import measure_latency
+from snncompress.noise.branch import Clock
 from snncompress.progress import Progress
-from snncompress.pruning.allocation import shrink_to, trials_of
+from snncompress.pruning.allocation import shrink_to, trial_steps_of
 from snncompress.pruning.costs import Widths
 from snncompress.pruning.dead import find_dead
+from snncompress.pruning.latency import aim_at_latency
 from snncompress.pruning.neurons import FIRST_SHARE, Pruner
-from snncompress.pruning.options import Allocation, PruneOptions
+from snncompress.pruning.options import PruneOptions
 from snncompress.pruning.scoring import pick_criterion
 from snncompress.pruning.subject import Subject
-from snncompress.pruning.targets import Targets, parse_target
+from snncompress.pruning.targets import Targets, parse_latency, parse_target
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
 from snncompress.training.distillation import DistillOptions, Teacher
-from snncompress.training.feed import Cursor, Feed, UserBatches, make_feed, pick_device
+from snncompress.training.feed import Cursor, Feed, UserBatches, count_examples, make_feed, pick_device
 from snncompress.training.interrupt import watch_interrupt
 from snncompress.training.learner import Learner, Loss
 from snncompress.training.options import TrainOptions
@@ -93,6 +95,7 @@ def prune(
         if saved is not None:
             pruner.resume(*saved)
         pruner.run()
+        folder.keep("curve.json", pruner.state["points"])
     return folder.finish(_finished(started, pruner))
 
 
@@ -159,13 +162,21 @@ def _prepare(
     if subject.unprunable:
         names = ", ".join(subject.unprunable[:3]) + (" ..." if len(subject.unprunable) > 3 else "")
         progress.message(f"{len(subject.unprunable)} hidden layers lose no neurons of their own: {names}")
-    subject.budget(targets, options.min_neurons, options.round_to).check()
-    criterion = pick_criterion(options.criterion, noise, run.posterior)
-    return _Plan(subject, make_feed(data, validation, training, run.normalization, chosen), targets, criterion)
+    budget = subject.budget(targets, options.min_neurons, options.round_to)
+    budget.check()
+    if options.limited and not options.aimed:  # as far as the error allows
+        targets = Targets(flops=budget.costs(budget.least).flops)
+    criterion = pick_criterion(options.criterion, noise, run.posterior, subject.groups)
+    feed = make_feed(data, validation, training, run.normalization, chosen)
+    if noise is not None:
+        noise.tell(Clock(math.inf, count_examples(feed.train)))  # any warm-up is over
+    return _Plan(subject, feed, targets, criterion)
 
 
 def _targets(run: Run, options: PruneOptions) -> Targets:
     """The counts to come down to; percentages are of the original model."""
+    if options.target_latency is not None:
+        parse_latency(options.target_latency, original_ms=1.0)  # what is no time is refused before it is measured
     original = {"flops": run.original["flops"], "size": run.original["weights"], "memory": run.original["memory"]}
     texts = {name: getattr(options, f"target_{name}") for name in original}
     return Targets(
@@ -227,13 +238,16 @@ def preview(
     budget = subject.budget(targets, options.min_neurons, options.round_to)
     dead = find_dead(subject.model, subject.groups, subject.norms, feed.plain, progress, budget)
     subject.remove(dead.groups, dead.constants)
+    if options.target_latency is not None:
+        budget = subject.budget(targets, options.min_neurons, options.round_to)
+        targets = aim_at_latency(subject, budget, options.target_latency, progress).merge(targets)
     planned, steps = subject.widths(), 0
     if targets.missed(subject.cost()):
         budget = subject.budget(targets, options.min_neurons, options.round_to)
         planned = shrink_to(budget, dict.fromkeys(planned, 1.0))
         steps = options.final_epochs * len(feed.train) + options.finetune_steps * _rounds(options, budget.full, planned)
-        if options.allocation is Allocation.COMPETE:
-            steps += options.trial_steps * trials_of(options.candidates) * 2
+        if options.contested:
+            steps += trial_steps_of(options.candidates, options.trial_steps)
     return Preview(
         dead=len(dead.groups),
         neurons=sum(before.values()),
@@ -254,15 +268,16 @@ def _rounds(options: PruneOptions, full: Widths, planned: Widths) -> int:
     first, last = sum(full.values()), sum(planned.values())
     if options.step:
         return -(-(first - last) // options.step)
-    return round(math.log(first / last) / FIRST_SHARE)
+    return min(first - last, round(math.log(first / last) / FIRST_SHARE))
 
 
 def _seconds_a_step(subject: Subject, feed: Feed) -> float:
     """The time of a fine-tuning step of the present model; the first, which sets things up, is not counted."""
     cursor, learner = Cursor(feed.train), subject.learner
     times = []
-    for step in range(min(3, len(feed.train))):
-        start = time.perf_counter()
-        learner.step(*cursor.take(step), lr=0.0)
-        times.append(time.perf_counter() - start)
+    with subject.tuning():
+        for step in range(min(3, len(feed.train))):
+            start = time.perf_counter()
+            learner.step(*cursor.take(step), lr=0.0)
+            times.append(time.perf_counter() - start)
     return min(times)

@@ -46,14 +46,21 @@ class ScoreRequest:
     loss: Loss = F.cross_entropy
 
 
-def pick_criterion(criterion: str, noise: Noise | None, posterior: Mapping[str, Tensor] | None) -> str:
-    """What ``auto`` means: the criterion that reads the noise which is there, or none."""
+def pick_criterion(
+    criterion: str, noise: Noise | None, posterior: Mapping[str, Tensor] | None, groups: Sequence[Group]
+) -> str:
+    """What ``auto`` means: the criterion that reads the noise of all these neurons, or the one that needs none."""
     if criterion != "auto":
+        registry.load("criteria", criterion)  # an unknown name is refused, whether it will be needed or not
         return criterion
-    if noise is not None and all(hasattr(branch, "information") for branch in noise.branches.values()):
-        return "information"
-    weights = noise is not None and all(hasattr(branch, "moments") for branch in noise.branches.values())
-    return "weight-posterior" if weights or posterior is not None else "taylor"
+    branches = {} if noise is None else noise.branches
+    sampled = {name.removesuffix(".weight.mean") for name in posterior or ()}
+    informed = {name for name, branch in branches.items() if hasattr(branch, "information")}
+    weighed = {name for name, branch in branches.items() if hasattr(branch, "moments")} | sampled
+    for choice, layers in (("information", informed), ("weight-posterior", weighed)):
+        if layers and all(any(name in layers for name, _ in group.outputs) for group in groups):
+            return choice
+    return "taylor"
 
 
 def rank(criterion: str, request: ScoreRequest) -> dict[Group, float]:

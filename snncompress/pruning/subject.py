@@ -6,6 +6,7 @@ The branches shrink along and are attached only while neurons are scored or trai
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -41,7 +42,7 @@ class Subject:
         norms: the batch norm that follows each layer.
         rigid: families whose width the model's code depends on; they stay as they are.
         unprunable: hidden layers that lose no neuron, whatever the target.
-        posterior: mean and variance of the weights; they hold only while nothing has been removed.
+        posterior: mean and variance of the weights, where they were sampled; fine-tuning does not change them.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Subject:
         graph = trace_channels(self.model, input_shape)
         groups = find_groups(graph)
         for pattern in keep:
-            if not touching(groups, [pattern]) and pattern not in graph.layers:
+            if not fnmatch.filter(graph.layers, pattern):
                 raise unknown_name("layer", pattern, graph.layers)
         self.rigid = rigid_families(self.model, input_shape, groups)
         fixed = self.rigid | touching(groups, keep)
@@ -104,6 +105,12 @@ class Subject:
     def tuning(self) -> AbstractContextManager[None]:
         """As fine-tuning wants it: with the noise if the learner learns it."""
         return nullcontext() if self.learner.noise is None else self.noisy()
+
+    def settle(self) -> None:
+        """Makes the plain weights those of the noise's mean, where both have been fine-tuned."""
+        if self.learner.noise is not None:
+            with self.noisy():
+                self.learner.noise.settle()
 
     def rank(self, criterion: str, batches: AnyBatches, count: int) -> dict[Group, float]:
         """The importance of the present neurons."""

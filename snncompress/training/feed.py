@@ -53,6 +53,13 @@ def make_feed(
     return Feed(train, plain, held_out)
 
 
+def count_examples(batches: AnyBatches) -> int:
+    """The number of examples an epoch; an estimate where only the batches can be counted."""
+    if batches.samples is not None:
+        return batches.samples
+    return len(batches) * len(next(iter(batches))[0])
+
+
 class Cursor:
     """Takes training batches by the number of the step, across epochs and from anywhere."""
 

@@ -25,7 +25,7 @@ from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
 from snncompress.training.batchnorm import reestimate
 from snncompress.training.distillation import DistillOptions, Teacher
-from snncompress.training.feed import AnyBatches, Cursor, Feed, UserBatches, make_feed, pick_device
+from snncompress.training.feed import AnyBatches, Cursor, Feed, UserBatches, count_examples, make_feed, pick_device
 from snncompress.training.interrupt import interrupted, watch_interrupt
 from snncompress.training.langevin import Langevin, PosteriorOptions
 from snncompress.training.learner import Learner, Loss
@@ -118,7 +118,7 @@ def train(
         if posterior is not None:
             if noise is not None and not drawn:
                 noise.settle()  # the walk is through the weights of the mean
-            walk = Langevin(model, learner.loss, posterior, _examples(feed.train))
+            walk = Langevin(model, learner.loss, posterior, count_examples(feed.train))
             if drawn and saved is not None:
                 walk.restore(saved[0], drawn)
             metrics = _sample_posterior(walk, learner, feed, folder, progress)
@@ -145,7 +145,7 @@ def _attach(
 def _loop(learner: Learner, feed: Feed, folder: RunFolder, step: int, progress: Progress) -> dict[str, Any]:
     """Takes the remaining steps; returns the last validation, as a run's metrics."""
     options, length = learner.options, len(feed.train)
-    total, examples = options.epochs * length, _examples(feed.train)
+    total, examples = options.epochs * length, count_examples(feed.train)
     cursor = Cursor(feed.train)
     if not folder.history:
         _end_of_epoch(learner, feed, folder, 0, time.monotonic())  # the checkpoint as it came
@@ -213,13 +213,6 @@ def _walk_diverged(walk: Langevin) -> TrainingDivergedError:
         f"Langevin dynamics diverged at sample {walk.count}; start again with --force and a smaller "
         f"--posterior-lr than {walk.lr:g}"
     )
-
-
-def _examples(batches: AnyBatches) -> int:
-    """The number of training examples; an estimate where only the batches can be counted."""
-    if batches.samples is not None:
-        return batches.samples
-    return len(batches) * len(next(iter(batches))[0])
 
 
 def _end_of_epoch(learner: Learner, feed: Feed, folder: RunFolder, step: int, began: float, **extra: Any) -> None:

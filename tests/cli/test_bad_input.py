@@ -112,13 +112,44 @@ def test_a_class_folder_without_images(refused: Any) -> None:
 
 
 def test_targets(refused: Any, noisy: str) -> None:
-    for target, words in (("10", "one neuron in each layer still costs 69"), ("much", "60k"), ("0", "above 0")):
-        assert words in refused("prune", noisy, "--target-flops", target, "--out", "out", code=2)
+    for kind, target, words in (
+        ("flops", "10", "the fewest neurons that may stay still cost 69; raise --target-flops"),
+        ("size", "70", "a target of 70 weights cannot be met: the fewest neurons that may stay still cost 75"),
+        ("memory", "5", "a target of 5 floats of memory cannot be met: the fewest neurons that may stay still cost 66"),
+        ("flops", "much", "60k"), ("size", "5 %%", "--target-size '5 %%' is not a number"), ("memory", "0", "above 0"),
+        ("latency", "soon", "--target-latency 'soon' is not a time; write 2ms, 800us or 50%"),
+        ("latency", "0ms", "above 0"),
+    ):  # fmt: skip
+        assert words in refused("prune", noisy, f"--target-{kind}", target, "--out", "out", code=2)
+    several = ["--target-flops", "50%", "--target-size", "200%", "--target-memory", "1"]
+    assert "a target of 1 floats" in refused("prune", noisy, *several, "--out", "out", code=2)
+    limits = ["--target-flops", "100", "--min-neurons", "3"]
+    assert "lower --min-neurons" in refused("prune", noisy, *limits, "--dry-run", code=2)
 
 
 def test_a_criterion_that_cannot_be_used(refused: Any, data: str) -> None:
-    line = refused("prune", *MODEL, "--data", data, "--target-flops", "40%", "--out", "out", code=2)
-    assert "--criterion magnitude" in line
+    words = ["prune", *MODEL, "--data", data, "--target-flops", "40%", "--out", "out"]
+    for criterion in ("entropy", "information", "weight-posterior", "weight-robustness", "bn-scale"):
+        assert "--criterion taylor" in refused(*words, "--criterion", criterion, code=2)
+    assert "did you mean 'taylor'" in refused(*words, "--criterion", "tailor", code=2)
+    assert "trained with noise" in refused(*words, "--finetune-noise", code=2)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--keep", "33"], "unknown layer '33'; did you mean '3'? (known: 1, 3, 5)"),
+        (["--keep", "conv*"], "unknown layer 'conv*'"), (["--step", "few"], "--step 'few' is neither auto nor"),
+        (["--step", "0"], "--step '0'"), (["--step", "-1"], "--step '-1'"), (["--round-to", "0"], "--round-to 0"),
+        (["--min-neurons", "0"], "--min-neurons 0"), (["--max-error", "-1"], "--max-error -1"),
+        (["--max-drop", "nan"], "--max-drop nan"), (["--final-lr", "0"], "--final-lr 0"),
+        (["--trial-steps", "0"], "--trial-steps 0"), (["--candidates", "0"], "--candidates 0"),
+        (["--allocation", "fair"], "--allocation"), (["--per", "watt"], "--per"), (["--distill", "nowhere"], "nowhere"),
+        (["--distill", "self", "--distill-weight", "0"], "--distill-weight 0"),
+    ],
+)  # fmt: skip
+def test_options_of_pruning(refused: Any, noisy: str, more: list[str], words: str) -> None:
+    assert words in refused("prune", noisy, "--target-flops", "40%", *more, "--out", "out", code=2)
 
 
 def test_an_existing_out(refused: Any, data: str, noisy: str) -> None:

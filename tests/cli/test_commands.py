@@ -78,7 +78,10 @@ def test_train_prints_what_it_made_and_records_how(runs: Runs, call: Any, tmp_pa
 def test_prune_prints_what_it_made(runs: Runs, call: Any, tmp_path: Path) -> None:
     words = ["prune", runs.noisy, "--target-flops", "0.3k", *QUICK]
     result = json.loads(call(*words, "--json", "--out", tmp_path / "a"))
-    assert result["flops"] <= result["target"] == 300
+    assert result["targets"] == {"flops": 300}
+    assert result["flops"] <= 300
+    assert result["criterion"] == "information"
+    assert result["unprunable"] == []
     assert result["logit_change"] <= 1e-5
     assert result["stopped"] is None
     assert header(tmp_path / "a")["parent"] == str(Path(runs.noisy).resolve())
@@ -100,8 +103,11 @@ def test_dry_run_prints_the_plan_and_writes_nothing(runs: Runs, call: Any, tmp_p
     out = call("prune", runs.noisy, "--target-flops", "40%", "--dry-run", "--out", tmp_path / "a")
     assert "neurons never fire" in out
     plan = json.loads(call("prune", runs.noisy, "--target-flops", "40%", "--dry-run", "--json"))
-    assert plan.keys() == {"dead", "neurons", "widths", "planned", "flops", "planned_flops", "target"}
-    assert plan["planned_flops"] <= plan["target"] < plan["flops"]
+    assert plan.keys() == {
+        "dead", "neurons", "widths", "planned", "cost", "planned_cost", "targets", "unprunable", "criterion", "steps",
+        "seconds",
+    }  # fmt: skip
+    assert plan["planned_cost"]["flops"] <= plan["targets"]["flops"] < plan["cost"]["flops"]
     assert list(tmp_path.iterdir()) == []
 
 

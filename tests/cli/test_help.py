@@ -21,7 +21,7 @@ HEAVY = {"torch", "torchvision", "numpy", "onnx", "onnxruntime", "safetensors", 
 
 
 def test_the_commands() -> None:
-    assert set(COMMANDS) == {"train", "prune", "report", "export", "evaluate", "list", "demo"}
+    assert set(COMMANDS) == {"train", "prune", "restore", "report", "export", "evaluate", "list", "demo"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -67,6 +67,12 @@ def test_options_that_many_methods_have_are_flags() -> None:
             "--aggregate --alpha --prior --noise --kl-scale --kl-warmup --layers --omega --margin",
         ),
         ("evaluate", "--samples --seed --split"),
+        (
+            "prune",
+            "--target-flops --target-size --target-memory --target-latency --criterion --allocation --candidates "
+            "--trial-steps --per --step --round-to --min-neurons --keep --finetune-steps --finetune-noise "
+            "--final-epochs --final-lr --distill --max-error --max-drop --dry-run",
+        ),
     ],
 )
 def test_flags_are_shown_with_a_sentence(name: str, flags: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,18 +9,19 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from networks import IMAGE, Small, close, networks, randomize, some_of
+from networks import IMAGE, Small, Ways, close, networks, randomize, some_of
 from torch import Tensor, nn
 
 from snncompress.errors import ModelError
 from snncompress.models.channels import trace_channels
 from snncompress.models.initial import reinitialize
+from snncompress.models.padding import ChannelPad
 from snncompress.models.shapes import record_shapes, restore
 from snncompress.pruning.compaction import compact
-from snncompress.pruning.coupling import find_groups
+from snncompress.pruning.coupling import by_family, find_groups
 
 
-@settings(derandomize=True, deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 @given(networks(), st.randoms(use_true_random=False))
 def test_round_trip(model: nn.Module, random: object) -> None:
     groups = some_of(find_groups(trace_channels(model, IMAGE)), lambda: random.random() < 0.5)  # type: ignore[attr-defined]
@@ -38,7 +39,7 @@ def test_round_trip(model: nn.Module, random: object) -> None:
 def small() -> tuple[nn.Module, nn.Module]:
     model = randomize(Small())
     groups = find_groups(trace_channels(model, IMAGE))
-    return model, compact(model, [group for group in groups if group.channel == 0])[0]
+    return model, compact(model, [members[0] for members in by_family(groups).values()])[0]
 
 
 def test_what_is_recorded() -> None:
@@ -51,6 +52,24 @@ def test_what_is_recorded() -> None:
         "fc1": {"in_features": 64, "out_features": 5},
         "fc2": {"in_features": 5, "out_features": 4},
     }
+
+
+def test_groups_and_paddings_are_recorded() -> None:
+    padded = Ways("add", ChannelPad(2, 2, 2), nn.Conv2d(4, 8, 3, stride=2, padding=1, groups=2))
+    model = randomize(nn.Sequential(nn.Conv2d(3, 4, 1), padded, nn.GroupNorm(4, 8), nn.Conv2d(8, 4, 4)))
+    groups = find_groups(trace_channels(model, IMAGE))
+    compacted, _ = compact(model, groups[:1])
+    shapes = record_shapes(compacted)
+    assert shapes == {
+        "0": {"in_channels": 3, "out_channels": 2, "groups": 1},
+        "1.branches.0": {"pad_before": 0, "pad_after": 2},
+        "1.branches.1": {"in_channels": 2, "out_channels": 4, "groups": 1},
+        "2": {"num_channels": 4, "num_groups": 2},
+        "3": {"in_channels": 4, "out_channels": 4, "groups": 1},
+    }
+    x = torch.randn(2, *IMAGE)
+    restore(model, shapes, compacted.state_dict())
+    assert close(model(x), compacted(x), 0)
 
 
 def test_attributes_that_a_module_names_itself() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from snncompress.noise.attach import attach
 from snncompress.noise.branch import Branch, Mode
-from snncompress.noise.se_snn import Aggregate, NoiseBranch, Options, per_neuron
+from snncompress.noise.se_snn import Aggregate, NoiseBranch, Options
 from snncompress.training.loop import observe
 
 
@@ -39,6 +39,12 @@ def sigma_layer(layer: Any, branch: NoiseBranch) -> nn.Module:
         twin = nn.Conv2d(layer.in_channels, layer.out_channels, layer.kernel_size, **arguments)
     twin.load_state_dict({"weight": branch.weight, "bias": branch.bias})
     return twin
+
+
+def table(layer: Any, values: Tensor) -> Tensor:
+    """(neurons, samples and positions) of a layer's outputs."""
+    last = values.permute(0, 2, 3, 1) if isinstance(layer, nn.Conv2d) else values
+    return last.reshape(-1, last.shape[-1]).T
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -177,7 +183,7 @@ def test_statistics_do_not_depend_on_the_batch_size(sizes: list[int]) -> None:
     for name, branch in noise.branches.items():
         layer: Any = model.get_submodule(name)
         assert isinstance(branch, NoiseBranch)
-        direct[name] = per_neuron(F.softplus(sigma_layer(layer, branch)(inputs[name])).log(), layer).mean(1).detach()
+        direct[name] = table(layer, F.softplus(sigma_layer(layer, branch)(inputs[name])).log()).mean(1).detach()
     for _ in range(2):  # what was observed before is forgotten
         observe(model, noise, batches_of(*images.split(sizes)))
     for name, branch in noise.branches.items():
@@ -187,6 +193,57 @@ def test_statistics_do_not_depend_on_the_batch_size(sizes: list[int]) -> None:
         low, middle, high = direct[name].quantile(torch.tensor([0.25, 0.5, 0.75]).double()).tolist()
         expected = {"log_sigma_25": low, "log_sigma_50": middle, "log_sigma_75": high}
         assert branch.summary(layer) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("sizes", [[24], [12, 12], [5, 7, 11, 1]])
+def test_information_is_what_gets_through_the_noise(sizes: list[int]) -> None:
+    """½·log(1 + Var μ / E σ²); μ is taken after the batch norm that follows (conv1), or at the layer (conv2, fc1)."""
+    model = randomize(Small()).double()
+    noise = attach(model, "se-snn", IMAGE)
+    for _, parameter in noise.named_parameters():
+        nn.init.normal_(parameter, std=0.3)
+    images = torch.randn(24, *IMAGE, dtype=torch.float64)
+    inputs: dict[str, Tensor] = {}
+    means: dict[str, Tensor] = {}
+    places = {"conv1": "norm1", "conv2": "conv2", "fc1": "fc1"}
+    assert places.keys() == noise.branches.keys()
+    for name, place in places.items():
+        model.get_submodule(name).register_forward_pre_hook(lambda m, a, name=name: inputs.update({name: a[0]}))
+        model.get_submodule(place).register_forward_hook(lambda m, a, out, name=name: means.update({name: out}))
+    with noise.mode(Mode.MEAN), torch.no_grad():
+        model(images)
+    direct = {}
+    for name, branch in noise.branches.items():
+        layer: Any = model.get_submodule(name)
+        assert isinstance(branch, NoiseBranch)
+        sigma = table(layer, F.softplus(sigma_layer(layer, branch)(inputs[name])).detach())
+        mu = table(layer, means[name])
+        direct[name] = 0.5 * torch.log(1 + mu.var(1, correction=0) / sigma.square().mean(1))
+    for _ in range(2):  # what was observed before is forgotten
+        observe(model, noise, batches_of(*images.split(sizes)))
+    for name, branch in noise.branches.items():
+        assert isinstance(branch, NoiseBranch)
+        torch.testing.assert_close(branch.information(), direct[name], rtol=1e-9, atol=1e-12)
+
+
+def test_a_constant_neuron_carries_no_information_and_scale_does_not_matter() -> None:
+    layer, branch, x = make("linear")
+    layer.weight.data[1] = 0
+
+    def information() -> Tensor:
+        branch.forget()
+        branch.observe(layer, x)
+        branch.observe_mean(layer(x).detach())
+        return branch.information()
+
+    branch.weight.data.zero_()
+    found = information()
+    assert float(found[1].detach()) == pytest.approx(0, abs=1e-12)
+    assert bool((found[[0, 2, 3, 4]] > 0).all())
+    layer.weight.data *= 3
+    layer.bias.data *= 3
+    branch.bias.data = torch.log(torch.expm1(3 * F.softplus(branch.bias.data)))  # σ three times as large, too
+    torch.testing.assert_close(information(), found, rtol=1e-9, atol=1e-12)
 
 
 def test_importance_is_zero_above_the_margin_and_falls_with_the_noise() -> None:

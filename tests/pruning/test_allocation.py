@@ -13,7 +13,15 @@ from snncompress.errors import TargetError
 from snncompress.models.channels import trace_channels
 from snncompress.models.lenet import lenet5
 from snncompress.models.resnet import resnet20
-from snncompress.pruning.allocation import compete, fill, propose, sensitivity_rates, shrink_to, trials_of
+from snncompress.pruning.allocation import (
+    compete,
+    fill,
+    propose,
+    sensitivity_rates,
+    shrink_to,
+    trial_steps_of,
+    trials_of,
+)
 from snncompress.pruning.costs import CostModel, Widths
 from snncompress.pruning.coupling import find_groups
 from snncompress.pruning.targets import Budget, Targets, make_budget
@@ -146,6 +154,7 @@ def test_the_best_wins_with_doubled_steps_in_every_heat(count: int) -> None:
 
     assert compete(candidates, 50, trial) == {"layer": min(2, count)}
     assert len(tried) == trials_of(count)
+    assert sum(steps for _, steps in tried) == trial_steps_of(count, 50)
     heats: dict[int, list[int]] = {}
     for width, steps in tried:
         heats.setdefault(steps, []).append(width)

@@ -1,9 +1,8 @@
-"""Pruning of a run: to the target, within the budget, resumed in every phase."""
+"""Pruning of a run: to the targets, no further, by the rules that were given."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,192 +10,176 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from small_data import CLASSES, IMAGE, batches, small_data, small_run
+from pruned import (
+    COUNTS,
+    OPTIONS,
+    QUICK,
+    TRAINING,
+    Residual,
+    assert_kept_fits,
+    assert_within_one_removal,
+    plan_of,
+    widths_of,
+)
+from small_data import CLASSES, IMAGE, batches, small_run
 from torch import Tensor, nn
 
 import snncompress
-from snncompress import PruneOptions, TrainOptions, preview, prune, train
+from snncompress import TrainOptions, preview, prune, train
 from snncompress.data.dataset import Dataset
 from snncompress.errors import TargetError, TrainingDivergedError, UsageError
+from snncompress.files import read_tensors
 from snncompress.measure.cost import measure_cost
-from snncompress.pruning import neurons
+from snncompress.models.shapes import restore
 from snncompress.pruning.options import Allocation
 from snncompress.run import Run
-from snncompress.run_folder import RunFolder
-
-TRAINING = TrainOptions(lr=0.003, batch_size=64, save_every=0)
-OPTIONS = PruneOptions("40%", candidates=3, finetune_steps=2, final_epochs=1, step=3)
-
-
-class CrashError(Exception):
-    """Stands for a SIGKILL right after a state was saved."""
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return small_data(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture(scope="module")
-def noisy(data: Dataset) -> Run:
-    """A trained network with noise, one of its neurons dead."""
-    run = train(small_run(), data, TrainOptions(epochs=4, lr=0.01, batch_size=64), method="se-snn")
-    with torch.no_grad():
-        first = run.model.get_submodule("1")
-        first.weight[3] = 0  # type: ignore[index]
-        first.bias[3] = -1.0  # type: ignore[index]
-    return run
-
-
-def watch(monkeypatch: pytest.MonkeyPatch, crash: int = 0) -> list[str]:
-    """Notes the phase of every state that is saved; lets the process die after number ``crash``."""
-    save, phases = RunFolder.save, []
-
-    def save_and_note(self: RunFolder, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-        save(self, tensors, meta)
-        phases.append(meta["phase"])
-        if len(phases) == crash:
-            raise CrashError
-
-    monkeypatch.setattr(RunFolder, "save", save_and_note)
-    return phases
-
-
-def history(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
-
-
-def assert_same(run: Run, other: Run) -> None:
-    assert run.model.state_dict().keys() == other.model.state_dict().keys()
-    for name, tensor in run.model.state_dict().items():
-        assert torch.equal(tensor, other.model.state_dict()[name]), name
-    assert run.plan == other.plan
-    assert run.metrics == other.metrics
-
-
-def assert_kept_fits(run: Run) -> None:
-    assert run.plan is not None
-    for name, numbers in run.plan["kept"].items():
-        assert len(numbers) == run.model.get_submodule(name).out_features, name
-        assert numbers == sorted(set(numbers))
+from snncompress.training.langevin import PosteriorOptions
+from snncompress.training.learner import Learner
 
 
 def test_it_meets_the_target_and_leaves_its_input_alone(noisy: Run, data: Dataset, tmp_path: Path) -> None:
     before = {name: tensor.clone() for name, tensor in noisy.model.state_dict().items()}
     small = prune(noisy, data, OPTIONS, TRAINING, out=tmp_path / "small")
     assert all(torch.equal(before[name], tensor) for name, tensor in noisy.model.state_dict().items())
-    target = int(0.4 * noisy.original["flops"])
-    assert small.plan is not None
-    assert small.plan["target"] == target
-    assert small.plan["removed_dead"] >= 1
-    assert small.plan["logit_change"] <= 1e-5
-    assert small.plan["flops"] == measure_cost(small.model, IMAGE).flops <= target
+    plan = plan_of(small)
+    assert plan["targets"] == {"flops": int(0.4 * noisy.original["flops"])}
+    assert plan["criterion"] == "information"
+    assert plan["removed_dead"] >= 1
+    assert plan["logit_change"] <= 1e-5
+    assert plan["stopped"] is None
+    assert_within_one_removal(small, noisy)
     assert small.original == noisy.original
-    assert 3 not in small.plan["kept"]["1"]  # the dead one
+    assert 3 not in plan["kept"]["1"]  # the dead one
     assert_kept_fits(small)
-    costs = [point["flops"] for point in small.plan["points"]]
+    costs = [point["flops"] for point in plan["points"]]
     assert costs == sorted(costs, reverse=True)
-    assert history(tmp_path / "small") == [
-        {"phase": line["phase"], **point}
-        for line, point in zip(history(tmp_path / "small"), small.plan["points"], strict=True)
-    ]
-    assert_same(small, snncompress.load(tmp_path / "small"))
+    lines = [json.loads(line) for line in (tmp_path / "small" / "history.jsonl").read_text().splitlines()]
+    assert lines == [{"phase": line["phase"], **point} for line, point in zip(lines, plan["points"], strict=True)]
+    loaded = snncompress.load(tmp_path / "small")
+    assert loaded.plan == plan
+    assert all(torch.equal(t, small.model.state_dict()[name]) for name, t in loaded.model.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        OPTIONS,
-        replace(OPTIONS, allocation=Allocation.GLOBAL),
-        replace(OPTIONS, criterion="random", finetune_steps=0),
-        replace(OPTIONS, target_flops="12%", max_drop=4.0),
-    ],
-    ids=["compete", "global", "random", "budget"],
-)
-def test_it_resumes_in_every_phase(
-    noisy: Run, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: PruneOptions
+def test_every_point_can_be_built_again(noisy: Run, data: Dataset, tmp_path: Path) -> None:
+    small = prune(noisy, data, replace(OPTIONS, step=1), TRAINING, out=tmp_path / "small")
+    files = sorted((tmp_path / "small" / "points").iterdir())
+    points = plan_of(small)["points"]
+    assert [file.name for file in files] == [f"{index:03}.safetensors" for index in range(len(points))]
+    assert len(points) > 5
+    for file, point in zip(files, points, strict=True):
+        tensors, meta = read_tensors(file)
+        model = small_run().model
+        restore(model, meta["shapes"], tensors)
+        assert measure_cost(model, IMAGE).flops == point["flops"]
+        assert {name: len(model.get_parameter(f"{name}.weight")) for name in ("1", "3")} == point["widths"]
+    assert all(torch.equal(tensor, small.model.state_dict()[name]) for name, tensor in tensors.items())
+
+
+TARGETS = [
+    {"target_size": "30%"}, {"target_memory": "50%"}, {"target_flops": "9000"}, {"target_size": "0.9k"},
+    {"target_flops": "60%", "target_size": "45%", "target_memory": "80%"},
+    {"target_flops": "90%", "target_memory": "300"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("targets", TARGETS, ids=lambda targets: " ".join(targets.values()))
+@pytest.mark.parametrize("allocation", Allocation)
+def test_every_allocation_meets_every_target(
+    residual: Run, data: Dataset, targets: dict[str, str], allocation: Allocation
 ) -> None:
-    monkeypatch.setattr(neurons, "TRIAL_STEPS", 4)
-    with monkeypatch.context() as patch:
-        phases = watch(patch)
-        whole = prune(noisy, data, options, TRAINING, out=tmp_path / "whole")
-    expected = {"allocate", "rounds", "final", "done"} | ({"recover"} if options.max_drop is not None else set())
-    assert set(phases) == expected
-    if options.max_drop is not None:
-        assert whole.plan is not None
-        assert whole.plan["stopped"]
-    seen: Counter[str] = Counter()
-    moments = []
-    for number, phase in enumerate(phases, 1):  # the second state of each phase, and its last
-        seen[phase] += 1
-        if seen[phase] == 2 or number == len(phases) or phases[number] != phase:
-            moments.append(number)
-    for number in moments:
-        out = tmp_path / f"run{number}"
-        with monkeypatch.context() as patch, pytest.raises(CrashError):  # noqa: PT012
-            watch(patch, crash=number)
-            prune(noisy, data, options, TRAINING, out=out)
-        torch.manual_seed(99)
-        resumed = prune(noisy, data, options, TRAINING, out=out, resume=True)
-        assert_same(whole, resumed)
-        assert history(out) == history(tmp_path / "whole")
-        assert (out / "model.safetensors").read_bytes() == (tmp_path / "whole" / "model.safetensors").read_bytes()
-
-
-def test_over_the_budget_the_last_model_within_it_comes_back(noisy: Run, data: Dataset, tmp_path: Path) -> None:
-    options = replace(OPTIONS, target_flops="8%", max_drop=3.0, finetune_steps=0, final_epochs=0, candidates=1, step=1)
-    small = prune(noisy, data, options, TRAINING, out=tmp_path / "small")
-    assert small.plan is not None
-    assert "exceeds the budget" in small.plan["stopped"]
-    limit = small.plan["points"][0]["error"] + 3.0
-    assert small.metrics["validation"]["error"] <= limit
-    assert small.plan["flops"] > small.plan["target"]
-    assert small.plan["flops"] == measure_cost(small.model, IMAGE).flops
-    assert any(point["error"] > limit for point in small.plan["points"])
+    options = replace(QUICK, **targets, allocation=allocation, finetune_steps=1, step=5)
+    small = prune(residual, data, options, TRAINING)
+    plan = plan_of(small)
+    assert plan["targets"].keys() == {name.removeprefix("target_") for name in targets}
+    for name, text in targets.items():
+        kind = name.removeprefix("target_")
+        if text.endswith("%"):
+            assert plan["targets"][kind] == int(float(text[:-1]) / 100 * residual.original[COUNTS[kind]])
+    assert_within_one_removal(small, residual)
     assert_kept_fits(small)
-    assert_same(small, snncompress.load(tmp_path / "small"))
+
+
+def test_dead_and_constant_neurons_go_first_and_exactly(residual: Run, data: Dataset) -> None:
+    small = prune(residual, data, QUICK, TRAINING)  # no target
+    plan = plan_of(small)
+    assert plan["removed_dead"] >= 2
+    assert 0 not in plan["kept"]["last.0"]
+    assert 1 not in plan["kept"]["last.0"]
+    assert plan["targets"] == {}
+    assert plan["logit_change"] <= 1e-5
+    inputs = torch.cat([inputs for inputs, _ in batches()])
+    with torch.no_grad():
+        before, after = residual.model(inputs), small.model(inputs)
+    assert (before - after).abs().max() <= 1e-5 * before.abs().max()
+    assert_kept_fits(small)
 
 
 def test_a_target_above_the_models_cost_only_removes_the_dead(noisy: Run, data: Dataset) -> None:
     small = prune(noisy, data, replace(OPTIONS, target_flops="200%"), TRAINING)
-    assert small.plan is not None
     inputs = torch.cat([inputs for inputs, _ in batches()])
     with torch.no_grad():
         before, after = noisy.model(inputs), small.model(inputs)
     assert (before - after).abs().max() <= 1e-5 * before.abs().max()
-    assert small.model.get_submodule("1").out_features == 12 - small.plan["removed_dead"] + (
-        8 - small.model.get_submodule("3").out_features
-    )
+    assert sum(widths_of(small).values()) == 20 - plan_of(small)["removed_dead"]
     assert small.noise is not None  # nothing was fine-tuned without it
 
 
 def test_an_impossible_target_is_refused_before_anything_is_written(noisy: Run, data: Dataset, tmp_path: Path) -> None:
     least = 64 + 1 + 4  # one neuron in each hidden layer
-    with pytest.raises(TargetError, match=f"still costs {least}"):
+    with pytest.raises(TargetError, match=f"still cost {least}; raise --target-flops"):
         prune(noisy, data, replace(OPTIONS, target_flops=str(least - 1)), TRAINING, out=tmp_path / "small")
+    small = replace(OPTIONS, target_size="70", target_memory="90%")
+    with pytest.raises(TargetError, match=r"70 weights cannot be met.*still cost 75; raise --target-size"):
+        prune(noisy, data, small, TRAINING, out=tmp_path / "small")
+    assert list(tmp_path.iterdir()) == []
     tiny = prune(noisy, data, replace(OPTIONS, target_flops=str(least), step=5), TRAINING)
     assert measure_cost(tiny.model, IMAGE).flops == least
-    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_criterion_that_cannot_score_is_refused_before_anything_is_written(data: Dataset, tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_refused_before_anything_is_written(data: Dataset, tmp_path: Path) -> None:
     plain = small_run()
-    for criterion, words in (("entropy", "needs noise"), ("entropi", "did you mean 'entropy'")):
+    for wrong, words in (
+        ({"criterion": "entropy"}, "needs noise"),
+        ({"criterion": "entropi"}, "did you mean 'entropy'"),
+        ({"criterion": "entropi", "target_flops": "200%"}, "did you mean 'entropy'"),
+        ({"criterion": "bn-scale"}, "needs batch norms"),
+        ({"finetune_noise": True}, "--finetune-noise needs a run that was trained with noise"),
+        ({"keep": ("8",)}, "unknown layer '8'"),
+    ):
         with pytest.raises(UsageError, match=words):
-            prune(plain, data, replace(OPTIONS, criterion=criterion), TRAINING, out=tmp_path / "small")
+            prune(plain, data, replace(OPTIONS, **wrong), TRAINING, out=tmp_path / "small")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_that_are_zero_at_first_count(data: Dataset) -> None:
+    """Shifts of fresh batch norms are zero; fine-tuning fills them."""
+    fresh = snncompress.wrap(Residual(), IMAGE, classes=CLASSES)
+    small = prune(fresh, data, replace(QUICK, target_size="30%", criterion="magnitude"), TRAINING)
+    assert measure_cost(small.model, IMAGE).weights <= plan_of(small)["targets"]["size"]
+    assert_within_one_removal(small, fresh)
+
+
+def test_a_posterior_ranks(noisy: Run, data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = TrainOptions(epochs=2, lr=0.01, batch_size=64)
+    sparse = train(small_run(), data, options, method="sparse-vd")
+    assert plan_of(prune(sparse, data, OPTIONS, TRAINING))["criterion"] == "weight-posterior"
+    walked = train(noisy, data, options, method="dropout", posterior=PosteriorOptions(20, 1e-5))
+    small = prune(walked, data, OPTIONS, TRAINING)
+    assert plan_of(small)["criterion"] == "weight-posterior"
+    assert_within_one_removal(small, walked)
+    assert small.posterior is None  # of other weights
 
 
 def test_pruned_twice_percentages_are_of_the_first_original(noisy: Run, data: Dataset, tmp_path: Path) -> None:
     once = prune(noisy, data, OPTIONS, TRAINING, out=tmp_path / "once")
     again = train(snncompress.load(tmp_path / "once"), data, replace(TRAINING, epochs=1), method="se-snn")
     assert again.plan is None  # training removes nothing
-    twice = prune(again, data, replace(OPTIONS, target_flops="20%"), TRAINING, out=tmp_path / "twice")
+    twice = prune(again, data, replace(OPTIONS, target_flops="20%", target_size="30%"), TRAINING)
     assert twice.original == noisy.original == once.original
-    assert twice.plan is not None
-    assert twice.plan["target"] == int(0.2 * noisy.original["flops"])
-    assert measure_cost(twice.model, IMAGE).flops <= twice.plan["target"]
-    assert_same(twice, snncompress.load(tmp_path / "twice"))
+    assert plan_of(twice)["targets"] == {
+        "flops": int(0.2 * noisy.original["flops"]), "size": int(0.3 * noisy.original["weights"]),
+    }  # fmt: skip
+    assert_within_one_removal(twice, noisy)
 
 
 def test_the_users_own_batches_and_loss() -> None:
@@ -228,18 +211,50 @@ def test_a_loss_that_is_nan_stops_and_keeps_the_state(noisy: Run, data: Dataset,
 
 def test_a_preview_writes_and_trains_nothing(noisy: Run, data: Dataset) -> None:
     before = {name: tensor.clone() for name, tensor in noisy.model.state_dict().items()}
-    plan = preview(noisy, data, OPTIONS, TRAINING)
+    plan = preview(noisy, data, replace(OPTIONS, target_size="50%"), TRAINING)
     assert all(torch.equal(before[name], tensor) for name, tensor in noisy.model.state_dict().items())
-    assert plan.flops == noisy.original["flops"]
-    assert plan.target is not None
-    assert plan.planned_flops == 64 * plan.planned["1"] + plan.planned["1"] * plan.planned["3"] + 4 * plan.planned["3"]
-    assert plan.planned_flops <= plan.target < plan.flops
+    first, second = plan.planned["1"], plan.planned["3"]
+    assert plan.cost == {"flops": noisy.original["flops"], "size": noisy.original["weights"], "memory": 64 + 20}
+    assert plan.planned_cost["flops"] == 64 * first + first * second + 4 * second
+    assert plan.targets == {"flops": int(0.4 * plan.cost["flops"]), "size": int(0.5 * plan.cost["size"])}
+    assert all(plan.planned_cost[name] <= target for name, target in plan.targets.items())
     assert plan.dead >= 1
     assert plan.neurons == 20
+    assert plan.widths == {"1": 12, "3": 8}
+    assert plan.criterion == "information"
+    assert plan.unprunable == []
+    assert plan.to_json().keys() == plan.__dataclass_fields__.keys()
 
 
-@pytest.mark.parametrize("wrong", [{"step": -1}, {"finetune_steps": -1}, {"candidates": 0}, {"max_drop": -1.0}])
-def test_impossible_options_are_refused(wrong: dict[str, Any]) -> None:
-    name = next(iter(wrong)).replace("_", "-")
-    with pytest.raises(UsageError, match=f"--{name}"):
-        PruneOptions("10%", **wrong)
+def test_a_preview_counts_the_steps_that_pruning_takes(
+    noisy: Run, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, step = [], Learner.step
+
+    def count(self: Learner, *args: Any, **more: Any) -> None:
+        taken.append(1)
+        step(self, *args, **more)
+
+    for allocation in (Allocation.UNIFORM, Allocation.COMPETE):
+        options = replace(OPTIONS, allocation=allocation, candidates=9)
+        plan = preview(noisy, data, options, TRAINING)
+        assert plan.seconds > 0
+        with monkeypatch.context() as patch:
+            patch.setattr(Learner, "step", count)
+            prune(noisy, data, options, TRAINING)
+        assert 0 < len(taken) <= plan.steps + 2 * options.finetune_steps  # other widths may need a round more
+        assert allocation is Allocation.COMPETE or len(taken) == plan.steps
+        taken.clear()
+    assert preview(noisy, data, replace(OPTIONS, target_flops="200%"), TRAINING).steps == 0
+    auto = preview(noisy, data, replace(OPTIONS, allocation=Allocation.UNIFORM, step=0, final_epochs=0), TRAINING)
+    assert auto.steps <= 20 * OPTIONS.finetune_steps  # no more rounds than neurons
+
+
+def test_a_preview_of_what_cannot_be_pruned(residual: Run, noisy: Run, data: Dataset) -> None:
+    plan = preview(residual, data, replace(QUICK, target_flops="80%", keep=("block.0",), round_to=4), TRAINING)
+    assert plan.unprunable == ["block.0"]
+    assert plan.criterion == "taylor"
+    assert all(width % 4 == 0 or width == plan.widths[name] for name, width in plan.planned.items())
+    assert preview(noisy, data, replace(OPTIONS, finetune_noise=True), TRAINING).seconds > 0
+    with pytest.raises(TargetError, match="cannot be met"):
+        preview(noisy, data, replace(OPTIONS, target_flops="1"), TRAINING)

@@ -30,9 +30,10 @@ def score(request: ScoreRequest) -> dict[str, Tensor]:
     axes = {name: channel_axis(model.get_submodule(name)) for name in names}
 
     def keep(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Tensor) -> None:
+        def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
             # Frozen layers need no gradient, their outputs do.
             seen[name] = output if output.requires_grad else output.requires_grad_()
+            return seen[name].clone()  # what follows may work in place
 
         return hook
 

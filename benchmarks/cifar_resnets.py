@@ -1,0 +1,73 @@
+"""Public CIFAR-10 ResNets, retrained with SE-SNN noise and pruned: ResNet-20 to 50%, ResNet-56 to 39% of the FLOPs.
+
+    python -m benchmarks.cifar_resnets --model resnet20 --data-root data --checkpoints FOLDER --out runs/resnet20
+
+FOLDER holds resnet20-12fca82f.th and resnet56-4bfd9763.th (trained by others; test accuracy 91.73% and 93.39%). They
+have seen all training images, so everything is chosen on one half of the test images (`--holdout test`) and the table
+reports the other half. The pruned network learns from the unpruned one's probabilities; beside it stands the same shape
+with new weights, trained the same way for as many epochs as retraining, pruning and fine-tuning have taken together.
+Every step resumes where it was interrupted.
+
+Here the epochs are few, for two cores (an hour for ResNet-20, several for ResNet-56). With a GPU, in one command:
+
+    python -m benchmarks.cifar_resnets --model resnet56 --noisy-epochs 20 --final-epochs 200 --data-root data \
+        --checkpoints FOLDER --out runs/resnet56
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+from benchmarks.cifar_checkpoints import CHECKPOINTS
+from benchmarks.commands import ensure_run, snncompress, status
+
+TARGETS = {"resnet20": "50%", "resnet56": "39%"}
+IMAGES, BATCH = 50_000, 128
+TRAINING = ["--batch-size", str(BATCH), "--augment", "crop-flip"]
+DISTILL = ["--distill-temperature", "4", "--distill-weight", "0.9"]
+
+
+def prune(noisy: Path, teacher: Path, small: Path, target: str, final_epochs: int) -> None:
+    """The pruned run, unless it is there; an interrupted one goes on."""
+    if status(small) == "complete":
+        return
+    snncompress(
+        *("prune", str(noisy), "--target-flops", target, "--allocation", "uniform", "--finetune-steps", "60"),
+        *("--lr", "0.0005", "--final-lr", "0.001", "--final-epochs", str(final_epochs), *TRAINING),
+        *("--distill", str(teacher), *DISTILL, "--out", str(small), *(["--resume"] if status(small) else [])),
+    )
+
+
+def epochs_seen(noisy: Path, small: Path) -> int:
+    """How many epochs retraining, pruning and fine-tuning have taken."""
+    retrained = json.loads((noisy / "run.json").read_text())["config"]["epochs"]
+    steps = json.loads((small / "plan.json").read_text())["points"][-1]["step"]
+    return retrained + math.ceil(steps / math.ceil(IMAGES / BATCH))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=CHECKPOINTS, default="resnet20")
+    parser.add_argument("--data-root", default="data")
+    parser.add_argument("--checkpoints", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--noisy-epochs", type=int, default=3)
+    parser.add_argument("--final-epochs", type=int, default=12)
+    arguments = parser.parse_args()
+    plain, noisy, small, scratch = (arguments.out / name for name in ("plain", "noisy", "small", "scratch"))
+    checkpoint = str(arguments.checkpoints / CHECKPOINTS[arguments.model])
+    data = ["--data", "cifar10", "--data-root", arguments.data_root, "--normalize", "imagenet", "--holdout", "test"]
+    ensure_run(plain, [arguments.model, "--checkpoint", checkpoint, *data, "--method", "none", "--epochs", "0"])
+    noise = ["--method", "se-snn", "--lr", "0.0003", "--noise-lr", "0.003", "--epochs", str(arguments.noisy_epochs)]
+    ensure_run(noisy, [str(plain), *noise, *TRAINING])
+    prune(noisy, plain, small, TARGETS[arguments.model], arguments.final_epochs)
+    teach = ["--distill", str(plain), *DISTILL, "--epochs", str(epochs_seen(noisy, small)), *TRAINING]
+    ensure_run(scratch, [str(small), "--from-scratch", "--method", "none", *teach])
+    snncompress("report", str(plain), str(noisy), str(small), str(scratch), "--format", "markdown")
+
+
+if __name__ == "__main__":
+    main()
