@@ -29,7 +29,7 @@ from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import Targets, parse_latency, parse_target
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
-from snncompress.training.distillation import DistillOptions, Teacher
+from snncompress.training.distillation import DistillOptions, Teacher, to_record
 from snncompress.training.feed import Cursor, Feed, UserBatches, count_examples, make_feed, pick_device
 from snncompress.training.interrupt import watch_interrupt
 from snncompress.training.learner import Learner, Loss
@@ -82,7 +82,7 @@ def prune(
         subject.rank(criterion, feed.plain, count=1)
     torch.manual_seed(training.seed)
     config = {**asdict(options), "keep": list(options.keep), "training": asdict(training)}
-    config["distill"] = None if teacher is None else {"teacher": str(teacher.path or teacher.name), **asdict(distill)}
+    config["distill"] = to_record(teacher, distill)
     for unused in ("epochs", "save_every"):
         del config["training"][unused]
     folder = RunFolder(None if out is None else Path(out), command, training.save_every)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -73,6 +74,13 @@ class Teacher:
         theirs, ours = (self.logits(inputs) / t).log_softmax(-1), (outputs / t).log_softmax(-1)
         soft = F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
         return (1 - w) * loss + w * t**2 * soft
+
+
+def to_record(teacher: Run | None, options: DistillOptions) -> dict[str, Any] | None:
+    """What a run remembers of its teacher."""
+    if teacher is None:
+        return None
+    return {"run": teacher.name if teacher.path is None else str(teacher.path.resolve()), **asdict(options)}
 
 
 @torch.no_grad()

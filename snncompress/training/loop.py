@@ -24,7 +24,7 @@ from snncompress.progress import Progress
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
 from snncompress.training.batchnorm import reestimate
-from snncompress.training.distillation import DistillOptions, Teacher
+from snncompress.training.distillation import DistillOptions, Teacher, to_record
 from snncompress.training.feed import AnyBatches, Cursor, Feed, UserBatches, count_examples, make_feed, pick_device
 from snncompress.training.interrupt import interrupted, watch_interrupt
 from snncompress.training.langevin import Langevin, PosteriorOptions
@@ -88,7 +88,7 @@ def train(
         raise UsageError(f"method none has no option '{next(iter(method_options or {'layers': None}))}'; leave it out")
     if method != "none":
         noise = _attach(run, model, method, method_options, layers).to(chosen)
-    if run.hollow and (noise is None or not set(run.hollow) <= set(noise.branches) or method != run.noise_method):
+    if run.hollow and not _continues(run, method, layers):
         progress.message(f"the variances of layer {run.hollow[0]} are dropped; training starts from its mean, zero")
     feed = make_feed(data, validation, options, run.normalization, chosen)
     distill = distill or DistillOptions()
@@ -98,9 +98,7 @@ def train(
         "method": method,
         "method_options": dict(method_options or {}),
         "layers": None if layers is None else list(layers),
-        "distill": None
-        if teacher is None
-        else {"run": teacher.name if teacher.path is None else str(teacher.path.resolve()), **asdict(distill)},
+        "distill": to_record(teacher, distill),
         "posterior": None if posterior is None else asdict(posterior),
     }
     folder = RunFolder(None if out is None else Path(out), command, options.save_every)
@@ -130,11 +128,16 @@ def train(
     return folder.finish(finished)
 
 
+def _continues(run: Run, method: str, layers: Sequence[str] | None) -> bool:
+    """Whether the branches that the run was trained with go on learning."""
+    return run.noise_method == method and layers is None
+
+
 def _attach(
     run: Run, model: nn.Module, method: str, options: dict[str, Any] | None, layers: Sequence[str] | None
 ) -> Noise:
-    """The branches that the run was trained with, if the method is the same; else new ones."""
-    if run.noise_method == method and layers is None:
+    """The branches that the run was trained with, if they go on learning; else new ones."""
+    if _continues(run, method, layers):
         noise = run.attach_noise(model, options)
         assert noise is not None
         noise.unsettle()

@@ -80,8 +80,8 @@ def test_teachers_of_pruning(noisy: str, call: Any) -> None:
     call(*words, "--distill", noisy, "--out", "same")
     call(*words, "--distill", "alone", "--distill-temperature", "2", "--distill-weight", "0.5", "--out", "other")
     assert config("alone")["distill"] is None
-    assert config("self")["distill"] == {"teacher": noisy, "temperature": 4.0, "weight": 0.9}
-    assert config("other")["distill"] == {"teacher": "alone", "temperature": 2.0, "weight": 0.5}
+    assert config("self")["distill"] == {"run": str(Path(noisy).resolve()), "temperature": 4.0, "weight": 0.9}
+    assert config("other")["distill"] == {"run": str(Path("alone").resolve()), "temperature": 2.0, "weight": 0.5}
     weights = {name: snncompress.load(name).model.get_parameter("1.weight") for name in ("alone", "self", "same")}
     assert torch.equal(weights["self"], weights["same"])
     assert weights["self"].shape != weights["alone"].shape or not torch.equal(weights["self"], weights["alone"])

@@ -171,7 +171,9 @@ def test_as_far_as_the_error_allows(noisy: Run, data: Dataset) -> None:
 def test_a_budget_that_the_model_itself_exceeds(data: Dataset) -> None:
     fresh = small_run()  # guesses
     options = replace(QUICK, target_flops="50%", max_error=1.0)
-    with pytest.raises(TargetError, match=r"begins with has a validation error of \d+\.\d+%, more than 1%; raise --max-error"):
+    with pytest.raises(
+        TargetError, match=r"begins with has a validation error of \d+\.\d+%, more than 1%; raise --max-error"
+    ):
         prune(fresh, data, options, replace(TRAINING, lr=1e-9))
 
 
@@ -226,7 +228,7 @@ def test_distillation_alone_does_not_look_at_labels(noisy: Run, tmp_path: Path) 
 
 def test_a_teacher_of_another_shape_and_one_that_does_not_fit(noisy: Run, data: Dataset, tmp_path: Path) -> None:
     small = prune(noisy, data, OPTIONS, TRAINING, out=tmp_path / "small", teacher=noisy)
-    assert small.config["distill"] == {"teacher": noisy.name, "temperature": 4.0, "weight": 0.9}
+    assert small.config["distill"] == {"run": noisy.name, "temperature": 4.0, "weight": 0.9}
     taught = prune(noisy, data, OPTIONS, TRAINING, teacher=small, distill=DistillOptions(2.0, 0.5))
     assert taught.config["distill"] == {"teacher": str(tmp_path / "small"), "temperature": 2.0, "weight": 0.5}
     other = snncompress.wrap(nn.Sequential(nn.Flatten(), nn.Linear(64, 5)), IMAGE)
