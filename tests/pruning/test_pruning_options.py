@@ -230,7 +230,7 @@ def test_a_teacher_of_another_shape_and_one_that_does_not_fit(noisy: Run, data: 
     small = prune(noisy, data, OPTIONS, TRAINING, out=tmp_path / "small", teacher=noisy)
     assert small.config["distill"] == {"run": noisy.name, "temperature": 4.0, "weight": 0.9}
     taught = prune(noisy, data, OPTIONS, TRAINING, teacher=small, distill=DistillOptions(2.0, 0.5))
-    assert taught.config["distill"] == {"teacher": str(tmp_path / "small"), "temperature": 2.0, "weight": 0.5}
+    assert taught.config["distill"] == {"run": str(tmp_path / "small"), "temperature": 2.0, "weight": 0.5}
     other = snncompress.wrap(nn.Sequential(nn.Flatten(), nn.Linear(64, 5)), IMAGE)
     with pytest.raises(UsageError, match="gives 5 outputs"):
         prune(noisy, data, OPTIONS, TRAINING, teacher=other)
