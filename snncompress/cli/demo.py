@@ -21,12 +21,13 @@ def commands(out: Path) -> list[list[str]]:
     """The demo is nothing but these commands."""
     plain, noisy, small, scratch = (str(out / name) for name in ("plain", "noisy", "small", "small-from-scratch"))
     return [
-        ["train", "lenet5", "--data", "mnist-sample", "--method", "none", "--epochs", "8", "--out", plain],
-        ["train", plain, "--method", "se-snn", "--epochs", "8", "--out", noisy],
-        ["prune", noisy, "--target-flops", "10%", "--candidates", "4", "--finetune-steps", "10",
-         "--final-epochs", "15", "--augment", "shift", "--out", small],
-        ["train", small, "--from-scratch", "--method", "none", "--epochs", "49", "--augment", "shift",
-         "--out", scratch],
+        ["train", "lenet5", "--data", "mnist-sample", "--method", "none", "--epochs", "8", "--augment", "shift",
+         "--out", plain],
+        ["train", plain, "--method", "se-snn", "--epochs", "8", "--augment", "shift", "--out", noisy],
+        ["prune", noisy, "--target-flops", "10%", "--finetune-steps", "10", "--final-epochs", "15",
+         "--final-lr", "0.003", "--augment", "shift", "--out", small],
+        ["train", small, "--from-scratch", "--method", "none", "--epochs", "49", "--lr", "0.003",
+         "--augment", "shift", "--out", scratch],
         ["report", plain, small, scratch],
         ["report", small, "--quiet", "--layers", "--plot", str(out / "tradeoff.png")],
         ["export", small, "--with-normalization", "--out", str(out / "small.onnx")],

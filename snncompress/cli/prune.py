@@ -46,11 +46,11 @@ def prune(
     allocation: Annotated[
         Allocation,
         typer.Option(
-            help="compete: several widths meet the target, validation chooses; uniform: all layers shrink alike; "
+            help="uniform: all layers shrink alike; compete: several widths meet the target, validation chooses; "
             "sensitivity: by what their halves cost; global: one ranking of all neurons."
         ),
     ] = PruneOptions.allocation,
-    candidates: Annotated[int, typer.Option(help="How many allocations compete.")] = PruneOptions.candidates,
+    candidates: Annotated[int, typer.Option(help="How many allocations compete, if any do.")] = PruneOptions.candidates,
     trial_steps: Annotated[int, typer.Option(help="Steps of their first heat.")] = PruneOptions.trial_steps,
     per: Annotated[
         Per, typer.Option(help="With --allocation global: importance is divided by the cost that a neuron frees.")

@@ -11,8 +11,8 @@ from snncompress.errors import UsageError
 class Allocation(StrEnum):
     """How the target is shared between layers."""
 
-    COMPETE = "compete"  # several allocations meet the target; validation data choose
     UNIFORM = "uniform"  # all layers shrink alike
+    COMPETE = "compete"  # several allocations meet the target; validation data choose
     SENSITIVITY = "sensitivity"  # those shrink faster whose halves cost the least loss
     GLOBAL = "global"  # the least important neuron of the whole network goes first, as in the paper
 
@@ -35,7 +35,7 @@ class PruneOptions:
     target_memory: str | None = None
     target_latency: str | None = None  # 2ms, 50%; of one image in onnxruntime
     criterion: str = "auto"  # what suits the noise that the run was trained with
-    allocation: Allocation = Allocation.COMPETE
+    allocation: Allocation = Allocation.UNIFORM
     candidates: int = 8
     trial_steps: int = 100  # of fine-tuning in the first heat of competing allocations
     per: Per = Per.NONE
