@@ -9,7 +9,6 @@ from typing import Any
 
 from snncompress.errors import UsageError
 from snncompress.files import write_bytes
-from snncompress.reporting.table import format_flops
 from snncompress.run import Run
 
 # Okabe and Ito's palette, told apart by people with any kind of colour vision; the marks differ in form too.
@@ -70,6 +69,14 @@ def plot_run(run: Run, out: Path) -> None:
     plot_tradeoff(points, out, original_error=points[0]["error"] if points else None, title=title)
 
 
+def _short(count: float) -> str:
+    """1.2M, 34k, 560."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g}{letter}"
+    return f"{count:g}"
+
+
 def _draw(axes: Any, points: Sequence[Mapping[str, float]], count: str, original_error: float | None) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
@@ -81,7 +88,7 @@ def _draw(axes: Any, points: Sequence[Mapping[str, float]], count: str, original
     if original_error is not None:
         axes.axhline(original_error, color=GREY, linewidth=1, linestyle="--", zorder=1, label="original's error")
     axes.annotate(
-        f"{errors[-1]:.2f}%\n{format_flops(round(costs[-1]))}",
+        f"{errors[-1]:.2f}%\n{_short(costs[-1])}",
         (costs[-1], errors[-1]),
         xytext=(-9, 0),  # pruning comes from the right, so the left is free
         textcoords="offset points",
@@ -92,9 +99,9 @@ def _draw(axes: Any, points: Sequence[Mapping[str, float]], count: str, original
     )
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1e6:g}M")
+    axes.xaxis.set_major_formatter(lambda value, _: _short(value))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.margins(x=0.15, y=0.15)
+    axes.margins(x=0.22, y=0.15)  # room for the number beside the last point
     axes.set_xlabel(AXES[count])
     axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
