@@ -65,10 +65,12 @@ def test_architectures_of_the_zoo(name: str, module: Any) -> None:
     "name",
     [
         "mobilenet_v3_small",
-        "densenet121",
         "shufflenet_v2_x1_0",
         "regnet_y_400mf",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet18", "mobilenet_v2", "squeezenet1_1")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("densenet121", "resnet18", "mobilenet_v2", "squeezenet1_1")
+        ),
     ],
 )
 def test_architectures_of_torchvision(name: str) -> None:
