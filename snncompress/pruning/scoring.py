@@ -19,6 +19,7 @@ from snncompress.noise.attach import Noise
 from snncompress.pruning.coupling import Group
 from snncompress.training.feed import AnyBatches
 from snncompress.training.learner import Loss
+from snncompress.training.loop import observe
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,18 @@ def rank(criterion: str, request: ScoreRequest) -> dict[Group, float]:
             )
         ranked[group] = sum(members) / len(members)
     return ranked
+
+
+def of_branches(request: ScoreRequest, measure: str, criterion: str) -> dict[str, Tensor]:
+    """What a method of the branches says of every neuron, after they have observed some images."""
+    branches = {} if request.noise is None else request.noise.branches
+    if request.noise is None or not all(hasattr(branch, measure) for branch in branches.values()):
+        raise UsageError(
+            f"criterion {criterion} needs the noise of se-snn: run `snncompress train ... --method se-snn` first, "
+            "or choose --criterion taylor"
+        )
+    observe(request.model, request.noise, request.batches, request.count)
+    return {name: getattr(branch, measure)() for name, branch in branches.items()}
 
 
 def _comparable(scores: Tensor, scale_free: bool) -> list[float]:

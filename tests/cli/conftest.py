@@ -53,3 +53,16 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Any:
         return line
 
     return refused
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*words: str | Path) -> str:
+        """Runs a command that must succeed; returns its stdout."""
+        capsys.readouterr()
+        code = run_command([str(word) for word in words])
+        out, err = capsys.readouterr()
+        assert code == 0, err
+        return out
+
+    return call

@@ -46,19 +46,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return made
 
 
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*words: str | Path) -> str:
-        """Runs a command that must succeed; returns its stdout."""
-        capsys.readouterr()
-        code = run_command([str(word) for word in words])
-        out, err = capsys.readouterr()
-        assert code == 0, err
-        return out
-
-    return call
-
-
 def header(run: str | Path) -> dict[str, Any]:
     return json.loads((Path(run) / "run.json").read_text())  # type: ignore[no-any-return]
 

@@ -18,19 +18,6 @@ FLOPS = 64 * 12 + 12 * 8 + 8 * 4
 SIZE = 65 * 12 + 13 * 8 + 9 * 4
 
 
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Any:
-    def call(*words: str | Path) -> str:
-        """Runs a command that must succeed; returns its stdout."""
-        capsys.readouterr()
-        code = run_command([str(word) for word in words])
-        out, err = capsys.readouterr()
-        assert code == 0, err
-        return out
-
-    return call
-
-
 def config(run: str) -> dict[str, Any]:
     return json.loads(Path(run, "run.json").read_text())["config"]  # type: ignore[no-any-return]
 

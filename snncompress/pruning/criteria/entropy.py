@@ -11,18 +11,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from snncompress.errors import UsageError
-from snncompress.pruning.scoring import ScoreRequest
-from snncompress.training.loop import observe
+from snncompress.pruning.scoring import ScoreRequest, of_branches
 
 
 def score(request: ScoreRequest) -> dict[str, Tensor]:
     """The importance of every output of every stochastic layer."""
-    branches = {} if request.noise is None else request.noise.branches
-    if request.noise is None or not all(hasattr(branch, "importance") for branch in branches.values()):
-        raise UsageError(
-            "criterion entropy needs noise with an entropy: run `snncompress train ... --method se-snn` first, "
-            "or choose --criterion taylor"
-        )
-    observe(request.model, request.noise, request.batches, request.count)
-    return {name: branch.importance() for name, branch in branches.items()}  # type: ignore[operator]
+    return of_branches(request, "importance", "entropy")

@@ -13,20 +13,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from snncompress.errors import UsageError
-from snncompress.pruning.scoring import ScoreRequest
-from snncompress.training.loop import observe
+from snncompress.pruning.scoring import ScoreRequest, of_branches
 
 SCALE_FREE = True
 
 
 def score(request: ScoreRequest) -> dict[str, Tensor]:
     """The information that every output of every stochastic layer carries."""
-    branches = {} if request.noise is None else request.noise.branches
-    if request.noise is None or not all(hasattr(branch, "information") for branch in branches.values()):
-        raise UsageError(
-            "criterion information needs the noise of se-snn: run `snncompress train ... --method se-snn` first, "
-            "or choose --criterion taylor"
-        )
-    observe(request.model, request.noise, request.batches, request.count)
-    return {name: branch.information() for name, branch in branches.items()}  # type: ignore[operator]
+    return of_branches(request, "information", "information")
