@@ -10,9 +10,8 @@ together with what it reads, so it has no say.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +51,8 @@ def find_dead(
 ) -> Dead:
     """The groups that never fire on the data, at least one group of each family left out.
 
+    Stops looking as soon as every neuron has fired.
+
     Args:
         model: a plain model.
         groups: its neurons.
@@ -60,41 +61,67 @@ def find_dead(
         progress: is told what happens.
         budget: which widths are allowed; some dead neurons stay where another width would not be.
     """
-    bounds: dict[str, tuple[Tensor, Tensor]] = {}  # the least and the largest value that arrived in each input
+    watch = _Watch(model, groups, norms)
+    try:
+        logits = outputs(model, batches, progress, "look for dead neurons", go_on=watch.hopeful)
+    finally:
+        watch.stop()
+    constants = watch.constants()
+    dead = _removable(groups, [group for group in groups if group in constants], budget)
+    folded = {place: value for group in dead for place, value in constants[group].items() if value}
+    return Dead(dead, folded, logits)
 
-    def watch(name: str, dim: int) -> Any:
+
+class _Watch:
+    """Looks at all that arrives in the layers that read these neurons."""
+
+    def __init__(self, model: nn.Module, groups: Sequence[Group], norms: Mapping[str, str | None]) -> None:
+        names = sorted({name for group in groups for name, _ in group.inputs})
+        modules = {name: model.get_submodule(name) for name in names}
+        self.readers = {name: module for name, module in modules.items() if getattr(module, "groups", 1) == 1}
+        self.folds = {name for name in self.readers if can_fold(model, name, norms.get(name))}
+        self.candidates = list(groups)  # dead as far as is known
+        self.bounds: dict[str, tuple[Tensor, Tensor]] = {}  # least and largest value that arrived in each input
+        self.batches = 0
+        self.handles = [module.register_forward_pre_hook(self._hook(name)) for name, module in self.readers.items()]
+
+    def _hook(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-            low, high = args[0].movedim(dim, 0).flatten(1).aminmax(dim=1)  # (channels,) each
-            if name in bounds:
-                low, high = torch.minimum(low, bounds[name][0]), torch.maximum(high, bounds[name][1])
-            bounds[name] = low, high
+            low, high = args[0].movedim(channel_axis(module), 0).flatten(1).aminmax(dim=1)  # (channels,) each
+            if name in self.bounds:
+                low, high = torch.minimum(low, self.bounds[name][0]), torch.maximum(high, self.bounds[name][1])
+            self.bounds[name] = low, high
 
         return hook
 
-    modules = {name: model.get_submodule(name) for name in sorted({name for g in groups for name, _ in g.inputs})}
-    readers = {name: module for name, module in modules.items() if getattr(module, "groups", 1) == 1}
-    handles = [module.register_forward_pre_hook(watch(name, channel_axis(module))) for name, module in readers.items()]
-    try:
-        logits = outputs(model, batches, progress, "look for dead neurons")
-    finally:
-        for handle in handles:
+    def stop(self) -> None:
+        """Takes the hooks off."""
+        for handle in self.handles:
             handle.remove()
-    folds = {name for name in readers if can_fold(model, name, norms.get(name))}
-    # The constant that arrived, None where it was none or cannot be folded.
-    arrived = {
-        name: [
-            a if a == b and (a == 0 or name in folds) else None
-            for a, b in zip(low.tolist(), high.tolist(), strict=True)
-        ]
-        for name, (low, high) in bounds.items()
-    }
 
-    def values(group: Group) -> dict[Place, float | None]:
-        return {(name, slot): arrived[name][slot] for name, slot in group.inputs if name in readers}
+    def hopeful(self) -> bool:
+        """Whether some neuron may be dead still; looked up after 1, 2, 4, 8, ... batches."""
+        self.batches += 1
+        if self.batches & (self.batches - 1) == 0:
+            self.candidates = list(self.constants())
+        return bool(self.candidates)
 
-    dead = _removable(groups, [group for group in groups if None not in values(group).values()], budget)
-    constants = {place: value for group in dead for place, value in values(group).items() if value}
-    return Dead(dead, constants, logits)
+    def constants(self) -> dict[Group, dict[Place, float]]:
+        """What each of the candidates that are dead so far has always given, by the inputs that read it."""
+        arrived = {
+            name: [
+                a if a == b and (a == 0 or name in self.folds) else None
+                for a, b in zip(low.tolist(), high.tolist(), strict=True)
+            ]
+            for name, (low, high) in self.bounds.items()
+        }
+        found = {}
+        for group in self.candidates:
+            values = {(name, slot): arrived[name][slot] for name, slot in group.inputs if name in self.readers}
+            known = {place: value for place, value in values.items() if value is not None}
+            if len(known) == len(values):
+                found[group] = known
+        return found
 
 
 def _removable(groups: Sequence[Group], dead: Sequence[Group], budget: Budget | None) -> list[Group]:
@@ -110,14 +137,18 @@ def _removable(groups: Sequence[Group], dead: Sequence[Group], budget: Budget | 
 
 
 @torch.no_grad()
-def outputs(model: nn.Module, batches: AnyBatches, progress: Progress, task: str) -> list[Tensor]:
-    """The model's outputs on all batches."""
+def outputs(
+    model: nn.Module, batches: AnyBatches, progress: Progress, task: str, go_on: Callable[[], bool] = lambda: True
+) -> list[Tensor]:
+    """The model's outputs on all batches, or until ``go_on`` says no."""
     model.eval()
     progress.start(task, len(batches))
     found = []
     for inputs, _ in batches.epoch(0):
         found.append(model(inputs))
         progress.advance()
+        if not go_on():
+            break
     progress.finish()
     return found
 

@@ -55,7 +55,21 @@ def test_removal_is_exact(model: nn.Module, random: Any) -> None:
     assert not any(module._forward_pre_hooks for module in model.modules())
     fold(model, dead.constants, norms)
     smaller, _ = compact(model, dead.groups)
-    assert check_exact(dead.logits, outputs(smaller, batches, Progress(), "check")) < 1e-12
+    if dead.groups:
+        assert check_exact(dead.logits, outputs(smaller, batches, Progress(), "check")) < 1e-12
+
+
+def test_nobody_looks_on_once_every_neuron_has_fired() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 6), nn.ReLU(), nn.Linear(6, 2))
+    groups = find_groups(trace_channels(model, IMAGE))
+    found = find_dead(model, groups, {}, batches_of(*torch.randn(9, 50, *IMAGE)), Progress())
+    assert (found.groups, len(found.logits)) == ([], 1)
+    with torch.no_grad():
+        model[1].bias[2] = -100.0
+    found = find_dead(model, groups, {}, batches_of(*torch.randn(9, 50, *IMAGE)), Progress())
+    assert [group.outputs for group in found.groups] == [(("1", 2),)]
+    assert len(found.logits) == 9
 
 
 class Chain(nn.Module):

@@ -139,7 +139,7 @@ def test_an_impossible_target_is_refused_before_anything_is_written(noisy: Run, 
 def test_what_cannot_be_used_is_refused_before_anything_is_written(data: Dataset, tmp_path: Path) -> None:
     plain = small_run()
     for wrong, words in (
-        ({"criterion": "entropy"}, "needs noise"),
+        ({"criterion": "entropy"}, "needs the noise of se-snn"),
         ({"criterion": "entropi"}, "did you mean 'entropy'"),
         ({"criterion": "entropi", "target_flops": "200%"}, "did you mean 'entropy'"),
         ({"criterion": "bn-scale"}, "needs batch norms"),
