@@ -35,7 +35,7 @@ from snncompress.training.interrupt import Interrupt, interrupted
 from snncompress.training.learner import part
 from snncompress.training.loop import SHOW_EVERY, validate
 
-SCORED_BATCHES = 2  # of 1,000 images: importance changes little from round to round
+SCORED_BATCHES = 8  # of 250 images: importance changes little from round to round
 JUDGE_EVERY = 0.95  # validate when a cost has fallen to this share since the last time
 RECOVERY_EPOCHS = 2  # before a model over the error budget is given up
 FIRST_SHARE, LEAST_SHARE, LARGEST_SHARE = 0.02, 0.005, 0.04  # of the neurons that are left, a round

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from snncompress.noise.attach import Noise
 from snncompress.noise.branch import Mode
 
-BATCHES = 50  # enough for a mean and a variance; a whole epoch gains nothing
+BATCHES = 40  # of 250 images: enough for a mean and a variance; a whole epoch gains nothing
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from snncompress.data.dataset import Dataset, Normalization
 from snncompress.errors import UsageError
 from snncompress.training.options import TrainOptions
 
-EVALUATION_BATCH = 1000
+EVALUATION_BATCH = 250  # on a CPU twice as fast as 1,000, whose feature maps fit no cache
 AnyBatches = Batches | IterableBatches
 UserBatches = Iterable[tuple[Tensor, Tensor]]
 

@@ -32,7 +32,7 @@ from snncompress.training.learner import Learner, Loss
 from snncompress.training.options import TrainOptions
 
 SHOW_EVERY = 10  # steps: reading the loss waits for the device
-OBSERVED_BATCHES = 5  # of 1,000 images: enough for the history's quartiles
+OBSERVED_BATCHES = 20  # of 250 images: enough for the history's quartiles
 WATCHED_DRAWS = 3  # samples for the history's averages: evaluate --samples takes more
 
 
