@@ -29,8 +29,8 @@ import snncompress
 from snncompress.data.batches import IterableBatches
 from snncompress.measure.cost import measure_cost
 from snncompress.pruning.allocation import shrink_to
-from snncompress.pruning.coupling import by_family
 from snncompress.pruning.masking import masked
+from snncompress.pruning.scoring import least_important
 from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import Targets
 from snncompress.run import Run, save_run
@@ -65,9 +65,7 @@ def prune(run: Run) -> tuple[Run, Subject, list[Any]]:
     budget = subject.budget(Targets(flops=target), minimum=1, round_to=1)
     widths = shrink_to(budget, dict.fromkeys(budget.full, 1.0))
     ranked = subject.rank("magnitude", IterableBatches([], device=torch.device("cpu")), count=0)
-    gone = []
-    for family, members in by_family(ranked).items():
-        gone += sorted(members, key=ranked.__getitem__)[: len(members) - widths[family]]
+    gone = least_important(ranked, widths)
     subject.remove(gone)
     return replace(run, model=subject.model.eval()), subject, gone
 

@@ -229,18 +229,14 @@ def _graph(recorder: _Recorder, output: Any) -> ChannelGraph:
         classifiers = frozenset(list(recorder.made)[-1:])
         for name in classifiers:
             identities.fix(recorder.made[name])
+    kinds = {name: module for module, name in recorder.names.items()}
+    batch_norms = {name for name in recorder.norms.keys() - recorder.shared if isinstance(kinds[name], BATCH_NORMS)}
     layers = {}
     for name, made in recorder.made.items():
         readers = recorder.readers[name]
-        norm = readers[0] if len(readers) == 1 and _is_batch_norm(recorder, readers[0], made) else None
+        follows = len(readers) == 1 and readers[0] in batch_norms and torch.equal(recorder.norms[readers[0]], made)
+        norm = readers[0] if follows else None
         layers[name] = LayerChannels(name, identities.settle(made), identities.settle(recorder.read[name]), norm)
     norms = {name: identities.settle(ids) for name, ids in recorder.norms.items()}
     pads = {name: identities.settle(ids) for name, ids in recorder.pads.items()}
     return ChannelGraph(layers, norms, pads, classifiers)
-
-
-def _is_batch_norm(recorder: _Recorder, reader: str, made: Tensor) -> bool:
-    """Whether a reader of a layer's output is a batch norm of these channels."""
-    modules = {name: module for module, name in recorder.names.items()}
-    normed = None if reader in recorder.shared else recorder.norms.get(reader)
-    return normed is not None and isinstance(modules[reader], BATCH_NORMS) and torch.equal(normed, made)

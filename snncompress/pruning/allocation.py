@@ -10,7 +10,7 @@ on with twice the steps (successive halving).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -82,29 +82,27 @@ def propose(budget: Budget, bases: Sequence[Rates], count: int, seed: int) -> li
     return found
 
 
+def heats(candidates: int, steps: int) -> Iterator[tuple[int, int]]:
+    """Successive halving: how many candidates each heat has, and for how many steps, until one is left."""
+    while candidates > 1:
+        yield candidates, steps
+        candidates, steps = math.ceil(candidates / 2), 2 * steps
+
+
 def compete(candidates: list[Widths], steps: int, trial: Callable[[Widths, int], float]) -> Widths:
-    """Successive halving; ``trial`` fine-tunes an allocation for some steps and returns its validation loss."""
-    while len(candidates) > 1:
-        losses = [trial(widths, steps) for widths in candidates]
-        order = sorted(range(len(candidates)), key=losses.__getitem__)
-        candidates = [candidates[i] for i in order[: math.ceil(len(candidates) / 2)]]
-        steps *= 2
+    """The winner of all heats; ``trial`` fine-tunes an allocation for some steps and returns its validation loss."""
+    for count, length in heats(len(candidates), steps):
+        losses = [trial(widths, length) for widths in candidates[:count]]
+        order = sorted(range(count), key=losses.__getitem__)
+        candidates = [candidates[i] for i in order]
     return candidates[0]
 
 
 def trials_of(candidates: int) -> int:
     """How many trials ``compete`` will take."""
-    total = 0
-    while candidates > 1:
-        total += candidates
-        candidates = math.ceil(candidates / 2)
-    return total
+    return sum(count for count, _ in heats(candidates, 1))
 
 
 def trial_steps_of(candidates: int, steps: int) -> int:
     """How many steps these trials will take, ``steps`` each in the first heat."""
-    total = 0
-    while candidates > 1:
-        total += candidates * steps
-        candidates, steps = math.ceil(candidates / 2), 2 * steps
-    return total
+    return sum(count * length for count, length in heats(candidates, steps))

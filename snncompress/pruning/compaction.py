@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,28 +12,17 @@ from torch import Tensor, nn
 from snncompress.errors import UsageError
 from snncompress.noise.attach import Noise
 from snncompress.noise.branch import Layer
-from snncompress.pruning.coupling import Group
+from snncompress.pruning.coupling import Group, touched
 
 
 @dataclass(frozen=True)
 class Removal:
     """Which outputs and inputs of which layers go, and which channels of which norms and paddings."""
 
-    outputs: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    norms: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    inputs: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    pads: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-
-    @classmethod
-    def of(cls, groups: Iterable[Group]) -> Removal:
-        """Collects what the groups touch."""
-        removal = cls()
-        kinds = removal.outputs, removal.norms, removal.inputs, removal.pads
-        for group in groups:
-            for gone, places in zip(kinds, group.places, strict=True):
-                for name, channel in places:
-                    gone[name].add(channel)
-        return removal
+    outputs: dict[str, set[int]]
+    norms: dict[str, set[int]]
+    inputs: dict[str, set[int]]
+    pads: dict[str, set[int]]
 
 
 def _kept(name: str, size: int, gone: set[int] | None) -> Tensor | None:
@@ -62,7 +50,7 @@ def compact(model: nn.Module, groups: Iterable[Group], noise: Noise | None = Non
         groups: the neurons to remove.
         noise: detached branches of the model, which are shrunk along, in place.
     """
-    removal = Removal.of(groups)
+    removal = Removal(*touched(groups))
     smaller = copy.deepcopy(model)
     cuts: Cuts = {}
     for name, module in smaller.named_modules():

@@ -12,6 +12,7 @@ from snncompress.pruning.costs import Widths
 from snncompress.pruning.coupling import Group, by_family
 from snncompress.pruning.masking import masked
 from snncompress.pruning.options import Allocation, PruneOptions
+from snncompress.pruning.scoring import least_important
 from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import Budget
 from snncompress.training.batchnorm import reestimate
@@ -78,11 +79,8 @@ class Contest:
         """Validation loss of an allocation after brief fine-tuning."""
         key = f"{steps}:" + "-".join(map(str, widths.values()))
         if key not in self.trials:
-            surplus: list[Group] = []
-            for family, members in by_family(ranked).items():
-                surplus += sorted(members, key=ranked.__getitem__)[: len(members) - widths[family]]
             torch.manual_seed(self.subject.learner.options.seed)
-            learner = self.subject.trial(surplus)
+            learner = self.subject.trial(least_important(ranked, widths))
             cursor = Cursor(self.feed.train)
             for step in range(steps):
                 learner.step(*cursor.take(step), lr=learner.options.rate(step / steps))

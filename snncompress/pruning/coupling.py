@@ -82,13 +82,19 @@ def touching(groups: Sequence[Group], patterns: Collection[str]) -> set[str]:
     }
 
 
-def without(groups: Sequence[Group], removed: Collection[Group]) -> list[Group]:
-    """The groups that are left, by the numbers that channels have once the others are gone."""
-    gone: list[dict[str, set[int]]] = [defaultdict(set) for _ in range(4)]
-    for group in removed:
-        for kind, places in zip(gone, group.places, strict=True):
+def touched(groups: Iterable[Group]) -> list[dict[str, set[int]]]:
+    """The channels that groups hold, by module, for each kind of their ``places``."""
+    kinds: list[dict[str, set[int]]] = [defaultdict(set) for _ in range(4)]
+    for group in groups:
+        for kind, places in zip(kinds, group.places, strict=True):
             for name, channel in places:
                 kind[name].add(channel)
+    return kinds
+
+
+def without(groups: Sequence[Group], removed: Collection[Group]) -> list[Group]:
+    """The groups that are left, by the numbers that channels have once the others are gone."""
+    gone = touched(removed)
     shifts = [{name: _shift(channels) for name, channels in kind.items()} for kind in gone]
 
     def renumber(places: tuple[Place, ...], shift: dict[str, list[int]]) -> Iterator[Place]:

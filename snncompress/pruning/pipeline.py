@@ -24,6 +24,7 @@ from snncompress.pruning.dead import find_dead
 from snncompress.pruning.latency import aim_at_latency
 from snncompress.pruning.neurons import FIRST_SHARE, Pruner
 from snncompress.pruning.options import PruneOptions
+from snncompress.pruning.points import metrics_of
 from snncompress.pruning.scoring import pick_criterion
 from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import Targets, parse_latency, parse_target
@@ -103,7 +104,6 @@ def _finished(started: Run, pruner: Pruner) -> Run:
     subject, state = pruner.subject, pruner.state
     model = subject.model.cpu().eval()
     last = state["points"][-1] if state["stopped"] is None else state["good_point"]
-    metrics = {"validation": {key: last[key] for key in ("error", "nll")}} if "error" in last else {}
     plan = {
         "targets": pruner.targets.given(),
         **asdict(subject.cost()),
@@ -116,7 +116,7 @@ def _finished(started: Run, pruner: Pruner) -> Run:
         "stopped": state["stopped"],
         "points": state["points"],
     }
-    return replace(started, model=model, noise=NoiseRecord.of(subject.noise), metrics=metrics, plan=plan)
+    return replace(started, model=model, noise=NoiseRecord.of(subject.noise), metrics=metrics_of(last), plan=plan)
 
 
 def _latency(pruner: Pruner, model: nn.Module) -> dict[str, float] | None:

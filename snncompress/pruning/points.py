@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,13 +45,16 @@ def restore_point(
     tensors, meta = read_tensors(file)
     model = copy.deepcopy(run.model)
     restore(model, meta["shapes"], tensors)
-    chosen = points[index]
-    metrics = {"validation": {key: chosen[key] for key in ("error", "nll")}} if "error" in chosen else {}
     started = run.successor({"point": index})
-    finished = replace(started, model=model.eval(), metrics=metrics)
+    finished = replace(started, model=model.eval(), metrics=metrics_of(points[index]))
     with RunFolder(None if out is None else Path(out), command) as folder:
         folder.start(started, force=force)
         return folder.finish(finished)
+
+
+def metrics_of(point: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run says of itself at a point of its trade-off."""
+    return {"validation": {key: point[key] for key in ("error", "nll")}} if "error" in point else {}
 
 
 def points_of(run: Run) -> list[dict[str, Any]]:

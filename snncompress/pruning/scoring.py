@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from snncompress import registry
 from snncompress.errors import UsageError
 from snncompress.noise.attach import Noise
-from snncompress.pruning.coupling import Group
+from snncompress.pruning.coupling import Group, by_family
 from snncompress.training.feed import AnyBatches
 from snncompress.training.learner import Loss
 from snncompress.training.loop import observe
@@ -82,6 +82,14 @@ def rank(criterion: str, request: ScoreRequest) -> dict[Group, float]:
             )
         ranked[group] = sum(members) / len(members)
     return ranked
+
+
+def least_important(ranked: Mapping[Group, float], widths: Mapping[str, int]) -> list[Group]:
+    """The neurons that go when ``widths`` of each family stay."""
+    gone: list[Group] = []
+    for family, members in by_family(ranked).items():
+        gone += sorted(members, key=ranked.__getitem__)[: len(members) - widths[family]]
+    return gone
 
 
 def of_branches(request: ScoreRequest, measure: str, criterion: str) -> dict[str, Tensor]:

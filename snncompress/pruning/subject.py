@@ -40,7 +40,6 @@ class Subject:
         groups: the neurons that can be removed, by their present channels.
         costs: what widths cost.
         norms: the batch norm that follows each layer.
-        rigid: families whose width the model's code depends on; they stay as they are.
         unprunable: hidden layers that lose no neuron, whatever the target.
         posterior: mean and variance of the weights, where they were sampled; fine-tuning does not change them.
     """
@@ -63,8 +62,7 @@ class Subject:
         for pattern in keep:
             if not fnmatch.filter(graph.layers, pattern):
                 raise unknown_name("layer", pattern, graph.layers)
-        self.rigid = rigid_families(self.model, input_shape, groups)
-        fixed = self.rigid | touching(groups, keep)
+        fixed = rigid_families(self.model, input_shape, groups) | touching(groups, keep)
         self.original = [group for group in groups if group.family not in fixed]
         self.groups = list(self.original)
         self.costs = CostModel(self.model, input_shape, graph, self.original)

@@ -13,7 +13,7 @@ from networks import IMAGE, Small, batches_of, randomize
 from noisy_layers import LAYERS, make_layer
 from torch import Tensor, nn
 
-from snncompress.noise.attach import attach
+from snncompress.noise.attach import Noise, attach
 from snncompress.noise.branch import Branch, Mode
 from snncompress.noise.se_snn import Aggregate, NoiseBranch, Options
 from snncompress.training.loop import observe
@@ -166,14 +166,20 @@ def test_log_sigma_starts_where_it_is_told() -> None:
         torch.testing.assert_close(branch.mean_log_sigma(), torch.full((4,), start).double(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("sizes", [[24], [12, 12], [5, 7, 11, 1]])
-def test_statistics_do_not_depend_on_the_batch_size(sizes: list[int]) -> None:
-    torch.manual_seed(0)
+def observed() -> tuple[nn.Module, Noise, Tensor]:
+    """A network in double precision, its noise with random parameters, and images."""
     model = randomize(Small()).double()
     noise = attach(model, "se-snn", IMAGE)
     for _, parameter in noise.named_parameters():
         nn.init.normal_(parameter, std=0.3)
     images = torch.randn(24, *IMAGE, dtype=torch.float64)
+    return model, noise, images
+
+
+@pytest.mark.parametrize("sizes", [[24], [12, 12], [5, 7, 11, 1]])
+def test_statistics_do_not_depend_on_the_batch_size(sizes: list[int]) -> None:
+    torch.manual_seed(0)
+    model, noise, images = observed()
     inputs: dict[str, Tensor] = {}
     for name in noise.branches:
         model.get_submodule(name).register_forward_pre_hook(lambda m, a, name=name: inputs.update({name: a[0]}))
@@ -198,11 +204,7 @@ def test_statistics_do_not_depend_on_the_batch_size(sizes: list[int]) -> None:
 @pytest.mark.parametrize("sizes", [[24], [12, 12], [5, 7, 11, 1]])
 def test_information_is_what_gets_through_the_noise(sizes: list[int]) -> None:
     """½·log(1 + Var μ / E σ²); μ is taken after the batch norm that follows (conv1), or at the layer (conv2, fc1)."""
-    model = randomize(Small()).double()
-    noise = attach(model, "se-snn", IMAGE)
-    for _, parameter in noise.named_parameters():
-        nn.init.normal_(parameter, std=0.3)
-    images = torch.randn(24, *IMAGE, dtype=torch.float64)
+    model, noise, images = observed()
     inputs: dict[str, Tensor] = {}
     means: dict[str, Tensor] = {}
     places = {"conv1": "norm1", "conv2": "conv2", "fc1": "fc1"}
