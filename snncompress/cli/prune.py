@@ -140,9 +140,11 @@ def prune(
     if out is None and not dry_run:
         raise UsageError("where to? give --out FOLDER, or --dry-run to see the plan")
     pruning = PruneOptions(
-        target_flops, target_size, target_memory, target_latency, criterion, allocation, candidates, trial_steps, per,
-        _step(step), round_to, min_neurons, tuple(keep or ()), finetune_steps, finetune_noise, final_epochs, final_lr,
-        max_error, max_drop,
+        target_flops=target_flops, target_size=target_size, target_memory=target_memory, target_latency=target_latency,
+        criterion=criterion, allocation=allocation, candidates=candidates, trial_steps=trial_steps, per=per,
+        step=_step(step), round_to=round_to, min_neurons=min_neurons, keep=tuple(keep or ()),
+        finetune_steps=finetune_steps, finetune_noise=finetune_noise, final_epochs=final_epochs, final_lr=final_lr,
+        max_error=max_error, max_drop=max_drop,
     )  # fmt: skip
     training = TrainOptions(
         lr=lr, batch_size=batch_size, optimizer=optimizer, schedule=schedule, weight_decay=weight_decay,

@@ -11,14 +11,13 @@ Networks for Resource Efficient Inference, ICLR 2017.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from snncompress.errors import TargetError
 from snncompress.progress import Progress
 from snncompress.pruning.contest import Contest
 from snncompress.pruning.costs import Counts, Widths
@@ -26,27 +25,23 @@ from snncompress.pruning.coupling import Group, by_family
 from snncompress.pruning.dead import check_exact, find_dead, outputs
 from snncompress.pruning.latency import LatencyAim, aim_at_latency
 from snncompress.pruning.options import Allocation, Per, PruneOptions
+from snncompress.pruning.session import Session
 from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import WORDS, Budget, Targets
 from snncompress.run_folder import RunFolder
-from snncompress.training.batchnorm import reestimate
-from snncompress.training.feed import Cursor, Feed
-from snncompress.training.interrupt import Interrupt, interrupted
-from snncompress.training.learner import part
-from snncompress.training.loop import SHOW_EVERY, validate
+from snncompress.training.feed import Feed
+from snncompress.training.interrupt import Interrupt
 
 SCORED_BATCHES = 8  # of 250 images: importance changes little from round to round
 JUDGE_EVERY = 0.95  # validate when a cost has fallen to this share since the last time
-RECOVERY_EPOCHS = 2  # before a model over the error budget is given up
 FIRST_SHARE, LEAST_SHARE, LARGEST_SHARE = 0.02, 0.005, 0.04  # of the neurons that are left, a round
 GROWTH = 1.3  # of that share, where the error allows it
 
 
-class Pruner:
-    """The pruning of one network, phase after phase; each phase can be left and entered again.
+class Pruner(Session):
+    """Pruning of neurons: the phases are dead, allocate, rounds, recover, final, done.
 
-    ``state`` holds what a resumed run needs beside the network: the phase (dead, allocate, rounds, recover, final,
-    done), the number of fine-tuning steps taken, the widths to reach, trials, and the points of the trade-off.
+    ``state`` also holds the widths to reach and the trials.
     """
 
     def __init__(
@@ -60,47 +55,33 @@ class Pruner:
         interrupt: Interrupt,
         progress: Progress,
     ) -> None:
-        self.subject, self.feed, self.options, self.targets = subject, feed, options, targets
-        self.criterion = criterion
-        self.folder, self.interrupt, self.progress = folder, interrupt, progress
-        self.cursor = Cursor(feed.train)
-        self.good: dict[str, Tensor] = {}
-        self.state: dict[str, Any] = {
-            "phase": "dead", "step": 0, "round": 0, "round_step": 0, "share": FIRST_SHARE, "easy": None, "first": None,
-            "aim": None, "trials": {}, "points": [], "good": None, "good_point": None, "stopped": None,
+        super().__init__(subject, feed, options, folder, interrupt, progress)
+        self.options, self.targets, self.criterion = options, targets, criterion
+        self.state |= {
+            "phase": "dead", "share": FIRST_SHARE, "easy": None, "first": None, "aim": None, "trials": {},
             "removed_dead": 0, "logit_change": 0.0, "latency": None,
         }  # fmt: skip
 
-    def run(self) -> None:
-        """All phases that are left."""
-        phases: dict[str, Callable[[], str]] = {
+    def phases(self) -> Mapping[str, Callable[[], str]]:
+        """The phases by name."""
+        return {
             "dead": self._remove_dead,
             "allocate": self._allocate,
             "rounds": self._rounds,
             "recover": self._recover,
             "final": self._final,
         }
-        while self.state["phase"] != "done":
-            self.state["phase"] = phases[self.state["phase"]]()
-            self._save(always=True)
 
     def resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         """Sets everything to a saved state."""
-        self.good = {name: tensor for name, tensor in tensors.items() if name.startswith("good.")}
-        self.subject.restore(tensors, meta["subject"])
-        self.state = {key: meta[key] for key in self.state}
+        super().resume(tensors, meta)
         if self.state["latency"] is not None:
             self.targets = LatencyAim(**self.state["latency"]).merge(self.targets)
 
     # --- the phases: each returns the next one's name -------------------------------------------------------
 
     def _remove_dead(self) -> str:
-        if not self._judge():
-            error, limit = self.state["points"][0]["error"], self._limit()
-            raise TargetError(
-                f"the model that pruning begins with has a validation error of {error:.2f}%, more than {limit:g}%; "
-                "raise --max-error"
-            )
+        self._begin()
         subject = self.subject
         before = sum(subject.widths().values())
         budget = self._budget()
@@ -171,21 +152,6 @@ class Pruner:
         first = Counts(*(self.state["points"][0][name] for name in WORDS))
         return round(100 * self.targets.way(first, self.subject.cost()))
 
-    def _recover(self) -> str:
-        """Over the budget: fine-tuning may bring the error back before pruning gives up."""
-        self._finetune("recover", RECOVERY_EPOCHS * len(self.feed.train))
-        if self._judge():
-            return "rounds"
-        self._give_up()
-        return "final"
-
-    def _final(self) -> str:
-        """The longer fine-tuning."""
-        self._finetune("fine-tune", self.options.final_epochs * len(self.feed.train), self.options.final_lr)
-        if not self._judge():
-            self._give_up()
-        return "done"
-
     # --- their parts ----------------------------------------------------------------------------------------
 
     def _rank(self) -> dict[Group, float]:
@@ -242,82 +208,3 @@ class Pruner:
         calm = error <= 1.5 * state["easy"] + 1
         share = state["share"] * GROWTH if calm else state["share"] / GROWTH
         state["share"] = min(LARGEST_SHARE, max(LEAST_SHARE, share))
-
-    def _finetune_round(self) -> None:
-        """The remaining fine-tuning steps of this round."""
-        learner, state = self.subject.learner, self.state
-        if state["round_step"] == 0:
-            learner.forget_sums()
-        with self.subject.tuning():
-            while state["round_step"] < self.options.finetune_steps:
-                learner.step(*self.cursor.take(state["step"]), lr=learner.options.lr)
-                self._count_step()
-        state["round_step"] = 0
-
-    def _finetune(self, task: str, total: int, lr: float | None = None) -> None:
-        """Fine-tuning with a falling learning rate, what is left of ``total`` steps."""
-        learner, state = self.subject.learner, self.state
-        factor = 1.0 if lr is None else lr / learner.options.lr
-        self.progress.start(task, total, done=state["round_step"])
-        with self.subject.tuning():
-            while state["round_step"] < total:
-                rate = factor * learner.options.rate(state["round_step"] / total)
-                learner.step(*self.cursor.take(state["step"]), lr=rate)
-                self._count_step()
-                if state["round_step"] % SHOW_EVERY == 0:
-                    self.progress.advance(SHOW_EVERY, **learner.means())
-                    learner.forget_sums()
-        self.progress.finish()
-        state["round_step"] = 0
-
-    def _count_step(self) -> None:
-        self.state["step"] += 1
-        self.state["round_step"] += 1
-        self._save()
-
-    def _judge(self) -> bool:
-        """Validates, notes a point of the trade-off, and keeps the model if its error is within the budget."""
-        subject, state = self.subject, self.state
-        if state["step"]:
-            subject.learner.check_finite()
-            subject.settle()
-            reestimate(subject.model, None, self.feed.plain)
-        result = validate(subject.model, None, self.feed.validation)
-        point: dict[str, Any] = {"round": state["round"], "step": state["step"], **asdict(subject.cost())}
-        point |= {"widths": subject.widths()}
-        point |= {} if result is None else {"error": result.error, "nll": result.nll}
-        self.folder.save_point(len(state["points"]), subject.model)
-        state["points"].append(point)
-        self.folder.record({"phase": state["phase"], **point})
-        if state["round"]:
-            error = "" if result is None else f", validation error {result.error:.2f}%"
-            self.progress.message(f"round {state['round']}: {point['flops']:,} FLOPs{error}")
-        if result is None or not self.options.limited:
-            return True
-        if result.error > self._limit():
-            return False
-        self.good = {f"good.{name}": tensor.clone() for name, tensor in subject.tensors().items()}
-        state["good"], state["good_point"] = subject.meta(), point
-        return True
-
-    def _limit(self) -> float:
-        """The largest error that the budget allows, in percent."""
-        limits = [] if self.options.max_error is None else [self.options.max_error]
-        if self.options.max_drop is not None:
-            limits.append(self.state["points"][0]["error"] + self.options.max_drop)
-        return min(limits)
-
-    def _give_up(self) -> None:
-        """The last model within the budget comes back."""
-        last = self.state["points"][-1]
-        error, limit = f"{last['error']:.2f}%", f"{self._limit():.2f}%"
-        self.state["stopped"] = f"validation error {error} at {last['flops']:,} FLOPs exceeds the budget of {limit}"
-        self.subject.restore(part(self.good, "good."), self.state["good"])
-
-    def _save(self, always: bool = False) -> None:
-        if always or self.folder.due() or self.interrupt.requested:
-            self.subject.learner.check_finite()
-            meta = {**self.state, "subject": self.subject.meta()}
-            self.folder.save({**self.subject.tensors(), **self.good}, meta)
-        if self.interrupt.requested:
-            raise interrupted(f"in phase {self.state['phase']}", self.folder.path)

@@ -20,7 +20,7 @@ from snncompress.pruning.subject import Subject
 from snncompress.run import Run
 
 TRAINING = TrainOptions(lr=0.003, batch_size=64, save_every=0)
-OPTIONS = PruneOptions("40%", candidates=3, trial_steps=4, finetune_steps=2, final_epochs=1, step=3)
+OPTIONS = PruneOptions(target_flops="40%", candidates=3, trial_steps=4, finetune_steps=2, final_epochs=1, step=3)
 QUICK = replace(OPTIONS, target_flops=None, candidates=2, allocation=Allocation.UNIFORM, final_epochs=0)
 COUNTS = {"flops": "flops", "size": "weights", "memory": "memory"}  # target: count of the original
 

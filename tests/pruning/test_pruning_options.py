@@ -249,7 +249,7 @@ def test_a_teacher_of_another_shape_and_one_that_does_not_fit(noisy: Run, data: 
 def test_impossible_options_are_refused(wrong: dict[str, Any], words: str) -> None:
     name = next(iter(wrong)).replace("_", "-")
     with pytest.raises(UsageError, match=f"^--{name} .* is out of range; give .*{words}$"):
-        PruneOptions("10%", **wrong)
+        PruneOptions(target_flops="10%", **wrong)
 
 
 def test_what_options_say_of_themselves() -> None:
