@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from snncompress.measure.cost import measure_cost as measure_cost
     from snncompress.noise.attach import attach as attach
     from snncompress.pruning.options import PruneOptions as PruneOptions
+    from snncompress.pruning.options import WeightOptions as WeightOptions
     from snncompress.pruning.pipeline import preview as preview
     from snncompress.pruning.pipeline import prune as prune
+    from snncompress.pruning.sparsify import prune_weights as prune_weights
     from snncompress.run import load as load
     from snncompress.run import wrap as wrap
     from snncompress.training.distillation import DistillOptions as DistillOptions
@@ -40,6 +42,7 @@ _PUBLIC = {
     "PosteriorOptions": "training.langevin",
     "PruneOptions": "pruning.options",
     "TrainOptions": "training.options",
+    "WeightOptions": "pruning.options",
     "attach": "noise.attach",
     "evaluate": "evaluation.accuracy",
     "evaluate_stochastic": "evaluation.sampling",
@@ -49,6 +52,7 @@ _PUBLIC = {
     "measure_cost": "measure.cost",
     "preview": "pruning.pipeline",
     "prune": "pruning.pipeline",
+    "prune_weights": "pruning.sparsify",
     "train": "training.loop",
     "wrap": "run",
 }

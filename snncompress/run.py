@@ -8,6 +8,7 @@ weight, where they were sampled), ``probe.safetensors`` (a small input and its l
 
 from __future__ import annotations
 
+import copy
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +27,8 @@ from snncompress.models.checkpoint import load_checkpoint
 from snncompress.models.shapes import record_shapes, restore
 from snncompress.models.sources import ModelSource, build, default_input_shape, resolve
 from snncompress.noise.attach import Noise, attach
+from snncompress.sparse_files import read_model, write_model
+from snncompress.storage import Storage
 
 FORMAT = 1
 NEEDED = {  # what a run cannot be loaded without
@@ -71,6 +74,8 @@ class Run:
         parent: the run that it was made from.
         path: its folder, if it has one.
         checkpoint: the file that the weights of the first run in its line came from.
+        sparse: whether its zero weights stay zero in any further training.
+        storage: how its file holds its weights.
     """
 
     name: str
@@ -89,6 +94,8 @@ class Run:
     parent: str | None = None
     path: Path | None = None
     checkpoint: str | None = None
+    sparse: bool = False
+    storage: Storage = Storage.DENSE
 
     def successor(self, config: dict[str, Any]) -> Run:
         """The run that a command with these options makes of this one, before it has begun."""
@@ -113,6 +120,25 @@ class Run:
                 f"nothing, so it cannot be {verb}; distil it into a plain network first: snncompress train "
                 f"{self.path or 'RUN'} --from-scratch --method none --distill {self.path or 'RUN'} --out NEW"
             )
+
+    @property
+    def stored_bytes(self) -> int | None:
+        """The size of the model's file, for a sparse one that has a file."""
+        return (self.path / "model.safetensors").stat().st_size if self.sparse and self.path is not None else None
+
+    @torch.no_grad()
+    def measured_model(self) -> nn.Module:
+        """The model whose weights are counted: deviations take the place of means that carry nothing."""
+        if not self.hollow:
+            return self.model
+        model = copy.deepcopy(self.model)
+        noise = self.attach_noise(model)
+        assert noise is not None
+        noise.detach()
+        for name in self.hollow:
+            layer: Any = model.get_submodule(name)
+            layer.weight.copy_(noise.branches[name].moments(layer)[1].sqrt())  # type: ignore[operator]
+        return model
 
     def attach_noise(self, model: nn.Module, options: Mapping[str, Any] | None = None) -> Noise | None:
         """Hangs the recorded branches on ``model``, a copy of the run's own; ``options`` change recorded ones.
@@ -214,7 +240,7 @@ def _build(
 
 def save_run(run: Run, folder: Path, command: Sequence[str] = ()) -> Run:
     """Writes a finished run; ``run.json`` comes last, so that a folder that has a complete one is whole."""
-    write_tensors(folder / "model.safetensors", run.model.state_dict())
+    write_model(folder / "model.safetensors", run.model.state_dict(), sparse=run.storage is Storage.CSR)
     if run.noise is not None:
         write_tensors(folder / "noise.safetensors", run.noise.tensors)
     if run.posterior is not None:
@@ -237,6 +263,8 @@ def header(run: Run, status: str, command: Sequence[str]) -> dict[str, Any]:
         "config": run.config,
         "source": None if run.source is None else run.source.to_json(),
         "checkpoint": run.checkpoint,
+        "sparse": run.sparse,
+        "storage": run.storage,
         "input_shape": list(run.input_shape),
         "classes": list(run.classes),
         "normalization": {"mean": list(run.normalization.mean), "std": list(run.normalization.std)},
@@ -285,7 +313,7 @@ def _load_folder(folder: Path, fresh: nn.Module | None, trust: bool) -> Run:
     if fresh is None and source is None:
         raise RunError(f"{folder} holds a model that was handed over in Python; load it with model=a fresh build of it")
     model = fresh if fresh is not None else build(source, trust=trust)  # type: ignore[arg-type]
-    tensors, _ = read_tensors(folder / "model.safetensors")
+    tensors = read_model(folder / "model.safetensors")
     restore(model, content["shapes"], tensors)
     model.eval()
     _check_probe(folder, model)
@@ -310,6 +338,8 @@ def _load_folder(folder: Path, fresh: nn.Module | None, trust: bool) -> Run:
         parent=content["parent"],
         path=folder,
         checkpoint=content.get("checkpoint"),
+        sparse=bool(content.get("sparse", False)),
+        storage=Storage(content.get("storage", Storage.DENSE)),
     )
 
 

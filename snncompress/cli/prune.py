@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from snncompress.cli import options as o
 from snncompress.errors import UsageError
-from snncompress.pruning.options import Allocation, Per, PruneOptions
+from snncompress.pruning.options import Allocation, Per, PruneOptions, Scope, WeightOptions
+from snncompress.storage import Storage
 from snncompress.training.options import TrainOptions
+
+# What makes sense for neurons only, and for weights only.
+NEURONS_ONLY = (
+    "target_latency", "allocation", "candidates", "trial_steps", "per", "step", "round_to", "min_neurons",
+    "finetune_noise", "dry_run",
+)  # fmt: skip
+WEIGHTS_ONLY = ("threshold", "scope", "format")
 
 
 def _step(text: str) -> int:
@@ -22,10 +30,22 @@ def _step(text: str) -> int:
     return int(text)
 
 
+def _refuse_others(ctx: typer.Context, weights: bool) -> None:
+    """Refuses options that say nothing here, rather than ignoring them."""
+    for name in NEURONS_ONLY if weights else WEIGHTS_ONLY:
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            kind, remedy = ("neurons", "leave it") if weights else ("weights", "add --weights, or leave it")
+            raise UsageError(f"--{name.replace('_', '-')} is for the pruning of {kind}; {remedy} out")
+
+
 def prune(
     ctx: typer.Context,
     source: o.Source,
     out: Annotated[Path | None, typer.Option(help="The folder for the smaller run.", show_default=False)] = None,
+    weights: Annotated[
+        bool, typer.Option("--weights", help="Prune single weights; neurons that this leaves idle go, too.")
+    ] = False,
     target_flops: Annotated[
         str | None,
         typer.Option(help="Multiplications to come down to: 60k, 0.06M, or 5% of the original's.", show_default=False),
@@ -40,9 +60,22 @@ def prune(
         str | None,
         typer.Option(help="Time of one image in onnxruntime, one thread: 2ms, 800us, or 50%.", show_default=False),
     ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="With --weights: those whose score is below this go (log-alpha: above).  [log-alpha: 3]",
+            show_default=False,
+        ),
+    ] = WeightOptions.threshold,
     criterion: Annotated[
-        str, typer.Option(help="Importance; see snncompress list criteria. auto: what suits the run's noise.")
+        str,
+        typer.Option(
+            help="Importance; see snncompress list criteria, or weight-criteria. auto: what suits the run's noise."
+        ),
     ] = PruneOptions.criterion,
+    scope: Annotated[
+        Scope, typer.Option(help="With --weights: all weights compete, or those of a layer.")
+    ] = WeightOptions.scope,
     allocation: Annotated[
         Allocation,
         typer.Option(
@@ -88,6 +121,9 @@ def prune(
         float | None,
         typer.Option(help="Stop before the validation error rises by more points than this.", show_default=False),
     ] = PruneOptions.max_drop,
+    format: Annotated[
+        Storage, typer.Option(help="With --weights: how the file holds them. csr: the non-zero ones.")
+    ] = Storage.CSR,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and its cost only.")] = False,
     data: o.Data = None,
     lr: Annotated[float, typer.Option(help="Learning rate of the fine-tuning.")] = TrainOptions.lr,
@@ -117,9 +153,10 @@ def prune(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Removes neurons, with fine-tuning, until the model costs what you ask for.
+    """Removes neurons, or weights, with fine-tuning, until the model costs what you ask for.
 
-    Those that never fire go at once, then the least important ones.
+    Neurons that never fire go at once, then the least important ones. With --weights, single weights go, and the
+    neurons that this leaves idle.
 
     \b
     Examples:
@@ -128,23 +165,30 @@ def prune(
       snncompress prune runs/noisy --target-size 5% --target-memory 20% --round-to 8 --out runs/small
       snncompress prune torchvision:resnet50 --checkpoint w.pth --data folder:pets --target-latency 50% --out runs/small
       snncompress prune runs/noisy --target-flops 10% --dry-run
+      snncompress prune runs/sparse --weights --criterion log-alpha --out runs/few
+      snncompress prune runs/small --weights --target-size 1% --out runs/smallest
     """
     from snncompress.cli.opening import Request, open_run, open_teacher
     from snncompress.cli.render import show_preview, show_run
     from snncompress.cli.screen import Screen
     from snncompress.pruning.pipeline import preview
     from snncompress.pruning.pipeline import prune as prune_run
+    from snncompress.pruning.sparsify import prune_weights
     from snncompress.reporting.tradeoff import plot_run
     from snncompress.training.distillation import DistillOptions
 
+    _refuse_others(ctx, weights)
     if out is None and not dry_run:
         raise UsageError("where to? give --out FOLDER, or --dry-run to see the plan")
+    goals: dict[str, Any] = {
+        "target_flops": target_flops, "target_size": target_size, "target_memory": target_memory,
+        "criterion": criterion, "keep": tuple(keep or ()), "finetune_steps": finetune_steps,
+        "final_epochs": final_epochs, "final_lr": final_lr, "max_error": max_error, "max_drop": max_drop,
+    }  # fmt: skip
+    fewer = WeightOptions(**goals, threshold=threshold, scope=scope) if weights else None
     pruning = PruneOptions(
-        target_flops=target_flops, target_size=target_size, target_memory=target_memory, target_latency=target_latency,
-        criterion=criterion, allocation=allocation, candidates=candidates, trial_steps=trial_steps, per=per,
-        step=_step(step), round_to=round_to, min_neurons=min_neurons, keep=tuple(keep or ()),
-        finetune_steps=finetune_steps, finetune_noise=finetune_noise, final_epochs=final_epochs, final_lr=final_lr,
-        max_error=max_error, max_drop=max_drop,
+        **goals, target_latency=target_latency, allocation=allocation, candidates=candidates, trial_steps=trial_steps,
+        per=per, step=_step(step), round_to=round_to, min_neurons=min_neurons, finetune_noise=finetune_noise,
     )  # fmt: skip
     training = TrainOptions(
         lr=lr, batch_size=batch_size, optimizer=optimizer, schedule=schedule, weight_decay=weight_decay,
@@ -158,18 +202,20 @@ def prune(
     teacher = None
     if distill is not None:
         teacher = opened.run if distill == "self" else open_teacher(distill, trust_source)
-    with Screen(quiet, json) as screen:
-        if dry_run:
-            plan = preview(opened.run, opened.need_data(), pruning, training, device=device, progress=screen)
-        else:
-            run = prune_run(
-                opened.run, opened.need_data(), pruning, training, out=out, resume=resume, force=force, device=device,
-                command=o.typed(ctx), progress=screen, teacher=teacher,
-                distill=DistillOptions(distill_temperature, distill_weight),
-            )  # fmt: skip
     if dry_run:
+        with Screen(quiet, json) as screen:
+            plan = preview(opened.run, opened.need_data(), pruning, training, device=device, progress=screen)
         show_preview(plan, json)
         return
+    with Screen(quiet, json) as screen:
+        common: dict[str, Any] = {
+            "out": out, "resume": resume, "force": force, "device": device, "command": o.typed(ctx),
+            "progress": screen, "teacher": teacher, "distill": DistillOptions(distill_temperature, distill_weight),
+        }  # fmt: skip
+        if fewer is not None:
+            run = prune_weights(opened.run, opened.need_data(), fewer, training, storage=format, **common)
+        else:
+            run = prune_run(opened.run, opened.need_data(), pruning, training, **common)
     if run.path is not None and find_spec("matplotlib"):
         plot_run(run, run.path / "curve.png")
     show_run(run, json)

@@ -21,20 +21,30 @@ def print_json(value: Any) -> None:
 def show_run(run: Run, json: bool) -> None:
     """What ``train`` and ``prune`` have made."""
     from snncompress.reporting.rows import make_row
-    from snncompress.reporting.table import format_flops
+    from snncompress.reporting.table import format_bytes, format_flops
 
     validation = run.metrics.get("validation", {})
-    row = make_row(run.name, run.model, run.input_shape, run.original, validation.get("error"))
+    row = make_row(
+        run.name, run.measured_model(), run.input_shape, run.original, validation.get("error"),
+        stored_bytes=run.stored_bytes,
+    )  # fmt: skip
     plan = run.plan or {}
     if json:
         result = {"run": str(run.path), "name": run.name, "validation_error": row.error}
         result |= {key: getattr(row, key) for key in ("weights", "weights_percent", "flops", "flops_percent")}
-        shown = ("targets", "criterion", "latency", "unprunable", "removed_dead", "logit_change", "stopped")
+        shown = (
+            "targets", "criterion", "threshold", "layers", "latency", "unprunable", "removed_dead", "removed_neurons",
+            "logit_change", "stopped",
+        )  # fmt: skip
         result |= {key: plan[key] for key in shown if key in plan}
+        if row.stored_bytes is not None:
+            result |= {"flops_sparse": row.flops_sparse, "bytes": row.bytes, "stored_bytes": row.stored_bytes}
         print_json(result)
         return
     if plan.get("stopped"):
         print(f"{plan['stopped']}: this is the last model within it")
+    elif "layers" in plan:
+        _show_sparsity(plan)
     elif run.plan is not None and not plan["targets"]:
         print("no target was given (--target-flops and others): only neurons that never fire were removed")
     elif run.plan is not None and all(plan["points"][0][name] <= target for name, target in plan["targets"].items()):
@@ -44,9 +54,24 @@ def show_run(run: Run, json: bool) -> None:
     error = "" if row.error is None else f", validation error {row.error:.2f}%"
     if "error_averaged" in validation:
         error += f" by the mean, {validation['error_averaged']:.2f}% by averaging samples"
+    stored = "" if row.stored_bytes is None else f" in {format_bytes(row.stored_bytes)}"
     print(
         f"{run.path}: {format_flops(row.flops)} FLOPs ({row.flops_percent:.2f}%), "
-        f"{row.weights:,} weights ({row.weights_percent:.2f}%){error}"
+        f"{row.weights:,} weights ({row.weights_percent:.2f}%){stored}{error}"
+    )
+
+
+def _show_sparsity(plan: Mapping[str, Any]) -> None:
+    """How many weights are left of each layer that pruning began with."""
+    from tabulate import tabulate
+
+    rows = [
+        (name, f"{layer['left']:,} of {layer['weights']:,}", f"{100 * layer['left'] / layer['weights']:.2f}%")
+        for name, layer in plan["layers"].items()
+    ]
+    print(tabulate(rows, ["layer", "weights left", ""], disable_numparse=True, colalign=("left", "right", "right")))
+    print(
+        f"\n{plan['removed_neurons']} neurons were left idle and are gone; outputs changed by {plan['logit_change']:.1e}"
     )
 
 

@@ -98,7 +98,10 @@ def _rows(run: Run, error: float | None, shown: list[Row], beside: bool) -> list
     """The run's row, after its original's where that is another model that is not shown yet."""
     from snncompress.reporting.rows import make_row, original_row
 
-    row = make_row(_label(run), run.model, run.input_shape, run.original, error, run.original["neurons"])
+    row = make_row(
+        _label(run), run.measured_model(), run.input_shape, run.original, error, run.original["neurons"],
+        run.stored_bytes,
+    )  # fmt: skip
     if not beside or row.flops == run.original["flops"] or any(r.flops == run.original["flops"] for r in shown):
         return [row]
     name = "original" if run.source is None else f"original {Path(run.source.name).name}"

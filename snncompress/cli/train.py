@@ -141,7 +141,7 @@ def train(
     opened = open_run(request)
     start = opened.run
     if from_scratch:
-        reinitialize(start.model)
+        reinitialize(start.model, sparse=start.sparse)
         start = replace(start, noise=None)
     with Screen(quiet, json) as screen:
         run = train_run(

@@ -1,7 +1,7 @@
 """What a model costs: weights, FLOPs and memory, by the conventions of the published tables.
 
 - **FLOPs**: multiplications only, of convolutions and matrix products; no additions, biases, activations,
-  pooling. LeNet-5-Caffe on 28×28 images: 2,293,000.
+  pooling. LeNet-5-Caffe on 28×28 images: 2,293,000. Sparse FLOPs are those of them by a weight that is not zero.
 - **Model size**: non-zero weights, biases and batch-norm scales and shifts included, running statistics not.
 - **Memory**: floats of hidden feature maps, of one image: the outputs of all convolutions and linear layers
   but the last, and the map that the first linear layer reads. LeNet-5-Caffe: 16,020. Attention counts as its
@@ -39,6 +39,7 @@ class LayerCost:
         weights: The non-zero ones of them.
         weights_only: The non-zero ones without biases, of convolutions and linear layers.
         flops: Multiplications.
+        flops_sparse: Those of them by a weight that is not zero.
         memory: Floats of hidden feature maps.
         memory_read: Those of them that it reads: the map before the first linear layer.
     """
@@ -52,6 +53,7 @@ class LayerCost:
     weights: int
     weights_only: int
     flops: int
+    flops_sparse: int
     memory: int
     memory_read: int
 
@@ -64,6 +66,7 @@ class Cost:
     weights: int
     weights_only: int
     flops: int
+    flops_sparse: int
     memory: int
     layers: tuple[LayerCost, ...]
 
@@ -85,6 +88,7 @@ def measure_cost(model: nn.Module, input_shape: tuple[int, int, int]) -> Cost:
         weights=sum(layer.weights for layer in layers),
         weights_only=sum(layer.weights_only for layer in layers),
         flops=sum(layer.flops for layer in layers),
+        flops_sparse=sum(layer.flops_sparse for layer in layers),
         memory=sum(layer.memory for layer in layers),
         layers=layers,
     )
@@ -98,6 +102,11 @@ def state_bytes(model: nn.Module) -> int:
     """
     tensors = {id(tensor): tensor for tensor in model.state_dict(keep_vars=True).values()}
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def count_nonzero(model: nn.Module) -> int:
+    """The non-zero weights of a model, biases and batch-norm scales and shifts included."""
+    return sum(int(torch.count_nonzero(parameter)) for parameter in model.parameters())
 
 
 def _memory_by_module(maps: tuple[FeatureMap, ...]) -> tuple[Counter[str], Counter[str]]:
@@ -124,6 +133,8 @@ def _layers(
             continue
         nonzero = {key: int(torch.count_nonzero(p)) for key, p in own.items()}
         matrices = [key for key, p in own.items() if isinstance(module, WEIGHTED) and p.dim() > 1]
+        used = sum(nonzero[key] for key in matrices)
+        share = used / sum(own[key].numel() for key in matrices) if matrices else 1.0
         yield LayerCost(
             name=name or type(model).__name__,
             kind=type(module).__name__,
@@ -132,8 +143,9 @@ def _layers(
             neurons=_neurons(module),
             parameters=sum(p.numel() for p in own.values()),
             weights=sum(nonzero.values()),
-            weights_only=sum(nonzero[key] for key in matrices),
+            weights_only=used,
             flops=record.multiplications,
+            flops_sparse=round(record.multiplications * share),  # each weight of a matrix multiplies as often
             memory=given[name] + read[name],
             memory_read=read[name],
         )

@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from snncompress.errors import UsageError
 from snncompress.noise.branch import Layer, Reach
-from snncompress.noise.weights import FLOOR, K1, K2, K3, KlOptions, WeightBranch
+from snncompress.noise.weights import FLOOR, K1, K2, K3, SILENT, KlOptions, WeightBranch
 
 LIMIT = 8.0  # of |log α|: beyond it the KL is flat, and its gradient would only add noise
 
@@ -67,6 +67,12 @@ class NoiseBranch(WeightBranch):
         """μ, zero where it drowns in noise, and σ²."""
         variance = self.log_sigma2.exp()
         return torch.where(self._drowned(layer, variance), 0.0, layer.weight), variance
+
+    @torch.no_grad()
+    def silence(self, layer: Layer, gone: Tensor) -> None:
+        """Mean and variance are zero."""
+        super().silence(layer, gone)
+        self.log_sigma2.masked_fill_(gone, SILENT)
 
     @torch.no_grad()
     def _drowned(self, layer: Layer, variance: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from snncompress.errors import UsageError
 from snncompress.noise.branch import Layer, Mode, Reach, apply
-from snncompress.noise.weights import WeightBranch, along_outputs, extremes
+from snncompress.noise.weights import SILENT, WeightBranch, along_outputs, extremes
 
 
 class Distribution(StrEnum):
@@ -76,6 +76,11 @@ class NoiseBranch(WeightBranch):
         flipped = apply(layer, x * signs(_units(layer, x)), sigma * noise, None)
         flipped = flipped * signs(_units(layer, flipped))
         return flipped + along_outputs(layer, layer.bias, flipped)
+
+    @torch.no_grad()
+    def silence(self, layer: Layer, gone: Tensor) -> None:
+        """Their variance is zero."""
+        self.log_sigma.masked_fill_(gone, SILENT)
 
     def penalty(self, layer: Layer) -> Tensor:
         """None: the KL does not depend on σ."""

@@ -25,6 +25,7 @@ from snncompress.errors import UsageError
 from snncompress.noise.branch import Branch, Layer, apply, precise
 from snncompress.noise.products import open_product, standard_normal
 
+SILENT = -200.0  # log σ or log σ² whose exponential is zero, and its gradient: it stays there
 FLOOR = 1e-8  # in the square root, whose slope at zero is infinite
 # KL to the log-uniform prior ≈ k1 − k1·sigmoid(k2 + k3·log α) + ½·log(1 + 1/α) (Molchanov et al. 2017, Eq. 14)
 K1, K2, K3 = 0.63576, 1.87320, 1.48695
@@ -88,6 +89,11 @@ class WeightBranch(Branch):
     def settle(self, layer: Layer) -> None:
         """Writes the means into the layer."""
         layer.weight.copy_(self.moments(layer)[0])
+
+    @torch.no_grad()
+    def silence(self, layer: Layer, gone: Tensor) -> None:
+        """Sets some weights to zero, their variance too, for good."""
+        layer.weight.masked_fill_(gone, 0.0)
 
     def penalty(self, layer: Layer) -> Tensor:
         """KL / N, scaled."""

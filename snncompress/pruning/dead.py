@@ -48,6 +48,9 @@ def find_dead(
     batches: AnyBatches,
     progress: Progress,
     budget: Budget | None = None,
+    *,
+    among: Sequence[Group] | None = None,
+    unread: Mapping[str, set[int]] | None = None,
 ) -> Dead:
     """The groups that never fire on the data, at least one group of each family left out.
 
@@ -60,8 +63,10 @@ def find_dead(
         batches: the data.
         progress: is told what happens.
         budget: which widths are allowed; some dead neurons stay where another width would not be.
+        among: looks at these groups only.
+        unread: by layer, inputs whose weights are all zero: whatever arrives there is as good as zero.
     """
-    watch = _Watch(model, groups, norms)
+    watch = _Watch(model, groups if among is None else among, norms, unread or {})
     try:
         logits = outputs(model, batches, progress, "look for dead neurons", go_on=watch.hopeful)
     finally:
@@ -75,7 +80,14 @@ def find_dead(
 class _Watch:
     """Looks at all that arrives in the layers that read these neurons."""
 
-    def __init__(self, model: nn.Module, groups: Sequence[Group], norms: Mapping[str, str | None]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        groups: Sequence[Group],
+        norms: Mapping[str, str | None],
+        unread: Mapping[str, set[int]],
+    ) -> None:
+        self.unread = unread
         names = sorted({name for group in groups for name, _ in group.inputs})
         modules = {name: model.get_submodule(name) for name in names}
         self.readers = {name: module for name, module in modules.items() if getattr(module, "groups", 1) == 1}
@@ -117,7 +129,11 @@ class _Watch:
         }
         found = {}
         for group in self.candidates:
-            values = {(name, slot): arrived[name][slot] for name, slot in group.inputs if name in self.readers}
+            values = {
+                (name, slot): 0.0 if slot in self.unread.get(name, ()) else arrived[name][slot]
+                for name, slot in group.inputs
+                if name in self.readers
+            }
             known = {place: value for place, value in values.items() if value is not None}
             if len(known) == len(values):
                 found[group] = known

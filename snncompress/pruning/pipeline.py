@@ -27,7 +27,7 @@ from snncompress.pruning.options import PruneOptions
 from snncompress.pruning.points import metrics_of
 from snncompress.pruning.scoring import pick_criterion
 from snncompress.pruning.subject import Subject
-from snncompress.pruning.targets import Targets, parse_latency, parse_target
+from snncompress.pruning.targets import Targets, parse_latency, targets_of
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
 from snncompress.training.distillation import DistillOptions, Teacher, to_record
@@ -116,7 +116,14 @@ def _finished(started: Run, pruner: Pruner) -> Run:
         "stopped": state["stopped"],
         "points": state["points"],
     }
-    return replace(started, model=model, noise=NoiseRecord.of(subject.noise), metrics=metrics_of(last), plan=plan)
+    return replace(
+        started,
+        model=model,
+        noise=NoiseRecord.of(subject.noise),
+        posterior=subject.present_posterior(),
+        metrics=metrics_of(last),
+        plan=plan,
+    )
 
 
 def _latency(pruner: Pruner, model: nn.Module) -> dict[str, float] | None:
@@ -147,7 +154,9 @@ def _prepare(
     distill: DistillOptions = DistillOptions(),  # noqa: B008 (frozen)
 ) -> _Plan:
     run.need_mean("pruned")
-    targets = _targets(run, options)
+    if options.target_latency is not None:
+        parse_latency(options.target_latency, original_ms=1.0)  # what is no time is refused before it is measured
+    targets = targets_of(run, options)
     chosen = pick_device(device)
     torch.manual_seed(training.seed)
     model = copy.deepcopy(run.model).to(chosen)
@@ -157,7 +166,7 @@ def _prepare(
     if options.finetune_noise and noise is None:
         raise UsageError("--finetune-noise needs a run that was trained with noise; run `snncompress train` first")
     heard = None if teacher is None else Teacher(teacher, run, distill, chosen)
-    learner = Learner(model, noise if options.finetune_noise else None, training, loss, heard)
+    learner = Learner(model, noise if options.finetune_noise else None, training, loss, heard, sparse=run.sparse)
     subject = Subject(learner, noise, run.input_shape, keep=options.keep, posterior=run.posterior)
     if subject.unprunable:
         names = ", ".join(subject.unprunable[:3]) + (" ..." if len(subject.unprunable) > 3 else "")
@@ -171,20 +180,6 @@ def _prepare(
     if noise is not None:
         noise.tell(Clock(math.inf, count_examples(feed.train)))  # any warm-up is over
     return _Plan(subject, feed, targets, criterion)
-
-
-def _targets(run: Run, options: PruneOptions) -> Targets:
-    """The counts to come down to; percentages are of the original model."""
-    if options.target_latency is not None:
-        parse_latency(options.target_latency, original_ms=1.0)  # what is no time is refused before it is measured
-    original = {"flops": run.original["flops"], "size": run.original["weights"], "memory": run.original["memory"]}
-    texts = {name: getattr(options, f"target_{name}") for name in original}
-    return Targets(
-        **{
-            name: None if text is None else parse_target(text, original[name], f"--target-{name}")
-            for name, text in texts.items()
-        }
-    )
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from snncompress.training.learner import part
 from snncompress.training.loop import SHOW_EVERY, validate
 
 RECOVERY_EPOCHS = 2  # before a model over the error budget is given up
+WHEN = {"recover": "recovered", "final": "fine-tuned"}  # how a message calls the phases that are no rounds
 
 
 class Session(ABC):
@@ -109,7 +110,9 @@ class Session(ABC):
         return "final"
 
     def _final(self) -> str:
-        """The longer fine-tuning."""
+        """The longer fine-tuning, if there is any."""
+        if not self.goals.final_epochs:
+            return "done"
         self._finetune("fine-tune", self.goals.final_epochs * len(self.feed.train), self.goals.final_lr)
         if not self._judge():
             self._give_up()
@@ -126,7 +129,7 @@ class Session(ABC):
                 "raise --max-error"
             )
 
-    def _cost(self) -> Counts:
+    def cost(self) -> Counts:
         """What the present model costs."""
         return self.subject.cost()
 
@@ -134,15 +137,19 @@ class Session(ABC):
         """How good the present model is; None without validation data."""
         return validate(self.subject.model, None, self.feed.validation)
 
+    def _refresh(self) -> None:
+        """Makes the plain model that of the mean, and gathers the statistics of its batch norms again."""
+        self.subject.settle()
+        reestimate(self.subject.model, None, self.feed.plain)
+
     def _judge(self) -> bool:
         """Validates, notes a point of the trade-off, and keeps the model if its error is within the budget."""
         subject, state = self.subject, self.state
         if state["step"]:
             subject.learner.check_finite()
-            subject.settle()
-            reestimate(subject.model, None, self.feed.plain)
+            self._refresh()
         result = self._validate()
-        point: dict[str, Any] = {"round": state["round"], "step": state["step"], **asdict(self._cost())}
+        point: dict[str, Any] = {"round": state["round"], "step": state["step"], **asdict(self.cost())}
         point |= {"widths": subject.widths()}
         point |= {} if result is None else {"error": result.error, "nll": result.nll}
         self.folder.save_point(len(state["points"]), subject.model)
@@ -150,7 +157,8 @@ class Session(ABC):
         self.folder.record({"phase": state["phase"], **point})
         if state["round"]:
             error = "" if result is None else f", validation error {result.error:.2f}%"
-            self.progress.message(f"round {state['round']}: {self._words(point)}{error}")
+            when = WHEN.get(state["phase"], f"round {state['round']}")
+            self.progress.message(f"{when}: {self._words(point)}{error}")
         if result is None or not self.goals.limited:
             return True
         if result.error > self._limit():

@@ -136,10 +136,19 @@ class Subject:
             self.posterior = {name: cut.get(name, torch.clone)(values) for name, values in self.posterior.items()}
         self.groups = without(self.groups, groups)
 
+    def present_posterior(self) -> dict[str, Tensor] | None:
+        """Variances as they were sampled, with the present weights as means."""
+        if self.posterior is None:
+            return None
+        means = {f"{name}.mean": weight.detach().cpu().clone() for name, weight in self.model.named_parameters()}
+        return {name: means.get(name, values) for name, values in self.posterior.items()}
+
     def trial(self, groups: Sequence[Group]) -> Learner:
         """A plain copy without these neurons, to be fine-tuned and thrown away."""
         smaller, _ = compact(self.model, groups)
-        return Learner(smaller, None, self.learner.options, self.learner.loss, self.learner.teacher)
+        return Learner(
+            smaller, None, self.learner.options, self.learner.loss, self.learner.teacher, sparse=self.learner.sparse
+        )
 
     def kept(self) -> dict[str, list[int]]:
         """For each layer that can lose channels, the original numbers of those that are left."""

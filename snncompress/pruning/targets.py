@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields
 
 from snncompress.errors import TargetError
 from snncompress.pruning.costs import CostModel, Counts, Widths
+from snncompress.pruning.options import Goals
+from snncompress.run import Run
 
 UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}
 TARGET = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:e[0-9]{1,2})?)\s*([kmg]?|%)\s*$", re.IGNORECASE)
@@ -66,6 +68,18 @@ class Targets:
             if start > target:
                 ways.append(math.log(start / max(present, 1)) / math.log(start / target))
         return min(ways)
+
+
+def targets_of(run: Run, goals: Goals) -> Targets:
+    """The counts to come down to; percentages are of the original model."""
+    original = {"flops": run.original["flops"], "size": run.original["weights"], "memory": run.original["memory"]}
+    texts = {name: getattr(goals, f"target_{name}") for name in original}
+    return Targets(
+        **{
+            name: None if text is None else parse_target(text, original[name], f"--target-{name}")
+            for name, text in texts.items()
+        }
+    )
 
 
 @dataclass(frozen=True)

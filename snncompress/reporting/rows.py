@@ -25,7 +25,9 @@ class Row:
         flops_percent: The same, of the original's.
         memory: Floats of hidden feature maps for one image.
         memory_percent: The same, of the original's.
-        bytes: Size of its tensors on disk.
+        bytes: Size of its tensors on disk, zeros included.
+        flops_sparse: Multiplications by weights that are not zero.
+        stored_bytes: Size of its file where that leaves zeros out; None for other models.
         layers: What each layer costs, JSON-able; empty if nobody measured them.
     """
 
@@ -38,6 +40,8 @@ class Row:
     memory: int
     memory_percent: float
     bytes: int
+    flops_sparse: int
+    stored_bytes: int | None = None
     layers: tuple[dict[str, Any], ...] = ()
 
 
@@ -48,6 +52,7 @@ def make_row(
     original: Mapping[str, int],
     error: float | None,
     original_neurons: Mapping[str, int] | None = None,
+    stored_bytes: int | None = None,
 ) -> Row:
     """Measures a model for the report.
 
@@ -58,6 +63,7 @@ def make_row(
         original: ``weights``, ``flops`` and ``memory`` of the model before any pruning.
         error: Its error in percent, if known.
         original_neurons: How many neurons each layer had before any pruning, if known.
+        stored_bytes: Size of the file of a sparse model.
     """
     cost = measure_cost(model, input_shape)
     return Row(
@@ -70,6 +76,8 @@ def make_row(
         memory=cost.memory,
         memory_percent=_percent(cost.memory, original["memory"]),
         bytes=state_bytes(model),
+        flops_sparse=cost.flops_sparse,
+        stored_bytes=stored_bytes,
         layers=tuple(_layer(layer, original_neurons or {}) for layer in cost.layers),
     )
 
@@ -86,6 +94,7 @@ def original_row(name: str, original: Mapping[str, int], error: float | None = N
         memory=original["memory"],
         memory_percent=100.0,
         bytes=original["bytes"],
+        flops_sparse=original["flops"],
     )
 
 

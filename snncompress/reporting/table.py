@@ -20,11 +20,16 @@ CONVENTIONS = (
     "the last, and the map that the first linear layer reads. File: the tensors' bytes.",
     "Percentages are of the original model.",
 )
+SPARSE_CONVENTIONS = (
+    "Sparse FLOPs: multiplications by weights that are not zero; onnxruntime and torch do all of them.",
+    "Stored: the file, which holds the non-zero weights only.",
+)
 HEADER = ("Model", "Error", "Weights", "FLOPs", "Memory", "File")
+SPARSE_HEADER = ("Sparse FLOPs", "Stored")
 LAYER_HEADER = ("Layer", "Kind", "Output", "Neurons", "Weights", "FLOPs", "Memory")
 LAYER_COLUMNS = (
     *("name", "kind", "input_shape", "output_shape", "neurons", "original_neurons"),
-    *("parameters", "weights", "weights_only", "flops", "memory"),
+    *("parameters", "weights", "weights_only", "flops", "flops_sparse", "memory"),
 )
 UNKNOWN = "–"
 
@@ -57,10 +62,16 @@ def render(rows: Sequence[Row], format: Format, layers: bool = False) -> str:
     if format is Format.CSV:
         return _layers_csv(rows) if layers else _models_csv(rows)
     markdown = format is Format.MARKDOWN
-    parts = [_grid(HEADER, [_model_cells(row) for row in rows], left=1, markdown=markdown)]
+    header, conventions = list(HEADER), list(CONVENTIONS)
+    cells = [_model_cells(row) for row in rows]
+    if any(row.stored_bytes is not None for row in rows):
+        header += SPARSE_HEADER
+        conventions += SPARSE_CONVENTIONS
+        cells = [line + _sparse_cells(row) for line, row in zip(cells, rows, strict=True)]
+    parts = [_grid(header, cells, left=1, markdown=markdown)]
     if layers:
         parts += [_layers_table(row, markdown) for row in rows if row.layers]
-    parts.append(" ".join(CONVENTIONS) if markdown else "\n".join(CONVENTIONS))
+    parts.append(" ".join(conventions) if markdown else "\n".join(conventions))
     return "\n\n".join(parts)
 
 
@@ -87,6 +98,10 @@ def _model_cells(row: Row) -> list[str]:
     ]
 
 
+def _sparse_cells(row: Row) -> list[str]:
+    return [format_flops(row.flops_sparse), UNKNOWN if row.stored_bytes is None else format_bytes(row.stored_bytes)]
+
+
 def _layers_table(row: Row, markdown: bool) -> str:
     table = _grid(LAYER_HEADER, [_layer_cells(layer) for layer in row.layers], left=3, markdown=markdown)
     return f"**{row.name}**\n\n{table}" if markdown else f"{row.name}\n{table}"
@@ -99,10 +114,16 @@ def _layer_cells(layer: dict[str, Any]) -> list[str]:
         layer["kind"],
         "×".join(map(str, layer["output_shape"])) or UNKNOWN,
         UNKNOWN if neurons is None else str(neurons) if before is None else f"{neurons} of {before}",
-        f"{layer['weights']:,}",
+        f"{layer['weights']:,}" + _share(layer),
         format_flops(layer["flops"]),
         f"{layer['memory']:,}",
     ]
+
+
+def _share(layer: dict[str, Any]) -> str:
+    """How many of its weights are not zero, where some are."""
+    weights, parameters = layer["weights"], layer["parameters"]
+    return f" ({100 * weights / parameters:.2f}%)" if weights < parameters else ""
 
 
 def _grid(header: Sequence[str], cells: list[list[str]], left: int, markdown: bool) -> str:

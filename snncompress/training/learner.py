@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snncompress.errors import TrainingDivergedError
+from snncompress.models.layers import fill_zeros, find_zeros
 from snncompress.noise.attach import Noise
 from snncompress.noise.branch import Mode
 from snncompress.training.distillation import Teacher
@@ -24,6 +25,7 @@ class Learner:
     """Takes one step at a time; the loop above it decides how many and with which batches.
 
     The loss is the user's loss of the sampled outputs plus the branches' penalties: no method is known by name.
+    Weights of a ``sparse`` model that are zero stay zero.
     """
 
     def __init__(
@@ -33,18 +35,22 @@ class Learner:
         options: TrainOptions,
         loss: Loss | None = None,
         teacher: Teacher | None = None,
+        *,
+        sparse: bool = False,
     ) -> None:
         self.model = model
         self.noise = noise
         self.options = options
         self.loss = loss or F.cross_entropy
         self.teacher = teacher
+        self.sparse = sparse
         self._last: Tensor | None = None  # the inputs of the last step
         self.forget_sums()
         self.rebuild()
 
     def rebuild(self) -> None:
         """Makes an optimizer for the present parameters, with an empty state."""
+        self.hold_zeros()
         named = {f"model.{name}": p for name, p in self.model.named_parameters() if p.requires_grad}
         branches = () if self.noise is None else self.noise.named_parameters()
         noisy = {f"noise.{name}": p for name, p in branches if p.requires_grad}
@@ -61,6 +67,10 @@ class Learner:
             if self.noise is not None and noisy:
                 groups[-1]["betas"] = (0.9, self.noise.kind.beta2)
             self.optimizer = torch.optim.Adam(groups, lr=self.options.lr)
+
+    def hold_zeros(self) -> None:
+        """Weights of a sparse model that are zero now stay zero."""
+        self._zeros = find_zeros(self.model) if self.sparse else {}
 
     def _noise_factor(self) -> float:
         """How much faster than the weights the noise's parameters learn."""
@@ -87,6 +97,7 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         (loss + penalty).backward()
         self.optimizer.step()
+        fill_zeros(self.model, self._zeros)
         wrong = torch.zeros_like(loss)
         if outputs.dim() == 2 and targets.dim() == 1 and not targets.is_floating_point():
             wrong = (outputs.detach().argmax(1) != targets).sum()

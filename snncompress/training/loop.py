@@ -102,7 +102,7 @@ def train(
         "posterior": None if posterior is None else asdict(posterior),
     }
     folder = RunFolder(None if out is None else Path(out), command, options.save_every)
-    learner = Learner(model, noise, options, loss, guide)
+    learner = Learner(model, noise, options, loss, guide, sparse=run.sparse)
     started = run.successor(config)
     step, drawn = 0, 0
     with folder:

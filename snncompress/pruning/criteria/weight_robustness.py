@@ -13,8 +13,9 @@ from torch import Tensor
 
 from snncompress.pruning.criteria.weight_posterior import sum_over_weights
 from snncompress.pruning.scoring import ScoreRequest
+from snncompress.pruning.weight_criteria import spr
 
 
 def score(request: ScoreRequest) -> dict[str, Tensor]:
     """The sum for every output of every layer whose weights have a distribution."""
-    return sum_over_weights(request, lambda mean, deviation: mean.abs() + deviation, "weight-robustness")
+    return sum_over_weights(request, spr.score, "weight-robustness")

@@ -1,0 +1,158 @@
+"""The verb: from a run to one with fewer weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from snncompress.data.dataset import Dataset
+from snncompress.errors import UsageError
+from snncompress.models.layers import weight_layers
+from snncompress.progress import Progress
+from snncompress.pruning.options import Scope, WeightOptions
+from snncompress.pruning.points import metrics_of
+from snncompress.pruning.subject import Subject
+from snncompress.pruning.targets import targets_of
+from snncompress.pruning.weights import CRITERIA, WeightPruner, pick_weight_criterion
+from snncompress.registry import load
+from snncompress.run import NoiseRecord, Run
+from snncompress.run_folder import RunFolder
+from snncompress.storage import Storage
+from snncompress.training.distillation import DistillOptions, Teacher, to_record
+from snncompress.training.feed import UserBatches, make_feed, pick_device
+from snncompress.training.interrupt import watch_interrupt
+from snncompress.training.learner import Learner, Loss
+from snncompress.training.options import TrainOptions
+
+
+def prune_weights(
+    run: Run,
+    data: Dataset | UserBatches,
+    options: WeightOptions,
+    training: TrainOptions | None = None,
+    *,
+    loss: Loss | None = None,
+    validation: UserBatches | None = None,
+    teacher: Run | None = None,
+    distill: DistillOptions = DistillOptions(),  # noqa: B008 (frozen)
+    storage: Storage = Storage.CSR,
+    out: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    device: str = "auto",
+    command: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Run:
+    """Sets weights of a run's model to zero, removes the neurons that this leaves idle, and returns a new run.
+
+    Args:
+        run: a run, best one whose weights have a distribution; it is left as it is.
+        data: a loaded data set, or any re-iterable of (inputs, targets) batches.
+        options: how many weights go, and which.
+        training: learning rate, batch size, augmentation and seed of the fine-tuning.
+        loss: takes outputs and targets; cross-entropy when absent.
+        validation: batches for validation when ``data`` is the user's own iterable.
+        teacher: a run whose probabilities the fine-tuning learns from, best ``run`` itself.
+        distill: how it is listened to.
+        storage: how the new run's file holds its weights.
+        out: the folder for the new run; nothing is written without it.
+        resume: goes on where the run in ``out`` was interrupted.
+        force: replaces an existing run in ``out``.
+        device: ``auto``, ``cpu``, ``cuda``, ...
+        command: what the user typed, for the record.
+        progress: is told what happens.
+    """
+    training, progress = training or TrainOptions(), progress or Progress()
+    chosen = pick_device(device)
+    torch.manual_seed(training.seed)
+    subject, criterion = _prepare(run, options, training, chosen, loss, teacher, distill)
+    feed = make_feed(data, validation, training, run.normalization, chosen)
+    if options.limited and feed.validation is None:
+        raise UsageError("a limit of the error needs validation batches to judge by; give validation=")
+    torch.manual_seed(training.seed)
+    config = {**asdict(options), "keep": list(options.keep), "training": asdict(training)}
+    config |= {"distill": to_record(teacher, distill), "storage": str(storage)}
+    for unused in ("epochs", "save_every"):
+        del config["training"][unused]
+    folder = RunFolder(None if out is None else Path(out), command, training.save_every)
+    started = replace(run.successor(config), sparse=True, storage=storage)
+    with folder, watch_interrupt() as interrupt:
+        saved = folder.resume(started) if resume else None
+        if not resume:
+            folder.start(started, force=force)
+        targets = targets_of(run, options)
+        pruner = WeightPruner(subject, feed, options, targets, criterion, folder, interrupt, progress)
+        if saved is not None:
+            pruner.resume(*saved)
+        pruner.run()
+        folder.keep("curve.json", pruner.state["points"])
+    return folder.finish(_finished(started, run, pruner, criterion))
+
+
+def _prepare(
+    run: Run,
+    options: WeightOptions,
+    training: TrainOptions,
+    device: torch.device,
+    loss: Loss | None,
+    teacher: Run | None,
+    distill: DistillOptions,
+) -> tuple[Subject, str]:
+    """The network under the knife, and the criterion."""
+    model = copy.deepcopy(run.model).to(device)
+    noise = run.attach_noise(model)
+    if noise is not None:
+        noise.to(device)
+        noise.hollow = run.hollow
+        if run.hollow:
+            noise.unsettle()
+        noise.detach()
+    criterion = pick_weight_criterion(options.criterion, noise, run.posterior)
+    if criterion != "sigma":
+        run.need_mean(f"pruned by {criterion}")
+    if options.threshold is not None and (options.aimed or options.scope is Scope.LAYER):
+        other = "a target" if options.aimed else "--scope layer"
+        raise UsageError(f"--threshold says which weights go, and so does {other}; give one of them")
+    aimless = not (options.aimed or options.limited or options.threshold is not None)
+    if aimless and not hasattr(load(CRITERIA, criterion), "THRESHOLD"):
+        raise UsageError("how far? give --target-size 5% (or -flops, -memory), --threshold, --max-error or --max-drop")
+    heard = None if teacher is None else Teacher(teacher, run, distill, device)
+    learner = Learner(model, noise if run.hollow else None, training, loss, heard, sparse=True)
+    return Subject(learner, noise, run.input_shape, keep=options.keep, posterior=run.posterior), criterion
+
+
+def _finished(started: Run, source: Run, pruner: WeightPruner, criterion: str) -> Run:
+    subject, state = pruner.subject, pruner.state
+    if pruner.hollow:
+        subject.settle()
+    model = subject.model.cpu().eval()
+    last = state["points"][-1] if state["stopped"] is None else state["good_point"]
+    plan: dict[str, Any] = {
+        "targets": pruner.targets.given(),
+        **asdict(pruner.cost()),
+        "criterion": criterion,
+        "threshold": state["threshold"],
+        "layers": _layers(source, pruner),
+        "kept": subject.kept(),
+        "unprunable": subject.unprunable,
+        "removed_neurons": state["removed_neurons"],
+        "logit_change": state["logit_change"],
+        "stopped": state["stopped"],
+        "points": state["points"],
+    }
+    noise = NoiseRecord.of(subject.noise) if pruner.hollow else None
+    return replace(started, model=model, noise=noise, metrics=metrics_of(last), plan=plan)
+
+
+def _layers(source: Run, pruner: WeightPruner) -> dict[str, dict[str, int]]:
+    """By layer: its weights before pruning, and those that are left."""
+    left = pruner.nonzero()
+    return {
+        name: {"weights": layer.weight.numel(), "left": left[name]}
+        for name, layer in weight_layers(source.model).items()
+    }
