@@ -70,9 +70,8 @@ def _show_sparsity(plan: Mapping[str, Any]) -> None:
         for name, layer in plan["layers"].items()
     ]
     print(tabulate(rows, ["layer", "weights left", ""], disable_numparse=True, colalign=("left", "right", "right")))
-    print(
-        f"\n{plan['removed_neurons']} neurons were left idle and are gone; outputs changed by {plan['logit_change']:.1e}"
-    )
+    gone, change = plan["removed_neurons"], plan["logit_change"]
+    print(f"\n{gone} neurons were left idle and are gone; logits changed by {change:.1e} of the largest")
 
 
 def format_seconds(seconds: float) -> str:

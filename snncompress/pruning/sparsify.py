@@ -16,9 +16,10 @@ from snncompress.models.layers import weight_layers
 from snncompress.progress import Progress
 from snncompress.pruning.options import Scope, WeightOptions
 from snncompress.pruning.points import metrics_of
+from snncompress.pruning.sparsifier import CRITERIA, pick_weight_criterion
 from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import targets_of
-from snncompress.pruning.weights import CRITERIA, WeightPruner, pick_weight_criterion
+from snncompress.pruning.weights import WeightPruner
 from snncompress.registry import load
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
@@ -128,7 +129,7 @@ def _prepare(
 
 def _finished(started: Run, source: Run, pruner: WeightPruner, criterion: str) -> Run:
     subject, state = pruner.subject, pruner.state
-    if pruner.hollow:
+    if pruner.sparsifier.hollow:
         subject.settle()
     model = subject.model.cpu().eval()
     last = state["points"][-1] if state["stopped"] is None else state["good_point"]
@@ -145,13 +146,13 @@ def _finished(started: Run, source: Run, pruner: WeightPruner, criterion: str) -
         "stopped": state["stopped"],
         "points": state["points"],
     }
-    noise = NoiseRecord.of(subject.noise) if pruner.hollow else None
+    noise = NoiseRecord.of(subject.noise) if pruner.sparsifier.hollow else None
     return replace(started, model=model, noise=noise, metrics=metrics_of(last), plan=plan)
 
 
 def _layers(source: Run, pruner: WeightPruner) -> dict[str, dict[str, int]]:
     """By layer: its weights before pruning, and those that are left."""
-    left = pruner.nonzero()
+    left = pruner.sparsifier.nonzero()
     return {
         name: {"weights": layer.weight.numel(), "left": left[name]}
         for name, layer in weight_layers(source.model).items()

@@ -167,7 +167,10 @@ def test_a_posterior_ranks(noisy: Run, data: Dataset, monkeypatch: pytest.Monkey
     small = prune(walked, data, OPTIONS, TRAINING)
     assert plan_of(small)["criterion"] == "weight-posterior"
     assert_within_one_removal(small, walked)
-    assert small.posterior is None  # of other weights
+    assert small.posterior is not None  # the variances, for the pruning of weights that may follow
+    for name, weight in small.model.named_parameters():
+        assert torch.equal(small.posterior[f"{name}.mean"], weight)
+        assert small.posterior[f"{name}.variance"].shape == weight.shape
 
 
 def test_pruned_twice_percentages_are_of_the_first_original(noisy: Run, data: Dataset, tmp_path: Path) -> None:
