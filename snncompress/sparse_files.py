@@ -38,7 +38,7 @@ def read_model(path: Path) -> dict[str, Tensor]:
         return tensors
     try:
         return unpack(tensors, meta["csr"])
-    except (LookupError, RuntimeError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise RunError(f"{path} is damaged ({error}); restore it, or run the command again with --force") from error
 
 
@@ -62,10 +62,11 @@ def unpack(packed: Mapping[str, Tensor], shapes: Mapping[str, Any]) -> dict[str,
     dense = {name: tensor for name, tensor in packed.items() if name not in parts}
     for name, shape in shapes.items():
         values, columns, rows = (packed[f"{name}.{part}"] for part in PARTS)
-        matrix = torch.zeros(shape, dtype=values.dtype).view(shape[0], -1)
+        kind = BITS[values.element_size()]  # torch cannot put values of every type into places
+        matrix = torch.zeros(shape, dtype=kind).view(shape[0], -1)
         row = torch.arange(shape[0]).repeat_interleave(rows.to(torch.int64))
-        matrix[row, columns.to(torch.int64)] = values
-        dense[name] = matrix.view(shape)
+        matrix[row, columns.to(torch.int64)] = values.view(kind)
+        dense[name] = matrix.view(values.dtype).view(shape)
     return dense
 
 
