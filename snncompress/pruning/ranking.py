@@ -26,7 +26,7 @@ class Ranking:
         keys = {}
         for name, score in scores.items():
             key = score.detach().float().masked_fill(zero[name], -torch.inf).flatten()
-            best = int(key.argmax())
+            best = len(key) - 1 - int(key.flip(0).argmax())  # of equal ones the last, which the order has at its end
             if scope is Scope.LAYER:
                 key = (_ranks(key) + 0.5) / len(key)
                 key = key.masked_fill(zero[name].flatten(), -torch.inf)
