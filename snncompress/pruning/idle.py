@@ -44,9 +44,8 @@ def find_idle(model: nn.Module, groups: Sequence[Group], norms: Norms, input_sha
     if not idle:
         return Dead([], {}, [])
     # What they give is the same for any input, so that two random ones tell it.
-    device = next(model.parameters()).device
-    images = torch.rand(2, *input_shape, generator=torch.Generator().manual_seed(0)).to(device)
-    batches = IterableBatches([(images, images.new_zeros(2))], device=device)
+    images = torch.rand(2, *input_shape, generator=torch.Generator().manual_seed(0)).to(next(model.parameters()))
+    batches = IterableBatches([(images, images.new_zeros(2))], device=images.device)
     return find_dead(model, groups, norms, batches, Progress(), among=idle, unread=unread)
 
 
