@@ -153,15 +153,26 @@ class WeightPruner(Session):
             share = state["round"] / state["rounds"]
             stay = round(state["first"] ** (1 - share) * state["goal"] ** share)
         else:  # fine-tuning has changed the scores, and with them which neurons will be idle
-            stay = self._goal(ranking) if state["rounds"] > 1 else state["goal"]
-        stay = min(stay, ranking.alive)
+            stay = self._goal(ranking) if state["rounds"] > 1 or self._draws() else state["goal"]
+        self._take_all_but(min(stay, ranking.alive), ranking)
+        # New statistics of batch norms make other constants of silent neurons, which not every reader can take.
+        while state["round"] == state["rounds"] and self.targets.missed(self.cost()):
+            ranking = self._rank()
+            self._take_all_but(min(self._goal(ranking), ranking.alive - 1), ranking)
+        self.subject.learner.hold_zeros()
+
+    def _draws(self) -> bool:
+        """Whether the criterion gives other scores every time."""
+        return getattr(registry.load(CRITERIA, self.criterion), "DRAWS", False)
+
+    def _take_all_but(self, stay: int, ranking: Ranking) -> None:
+        state = self.state
         state["threshold"] = ranking.threshold(stay)
         self.sparsifier.silence(ranking.gone(stay))
         self._refresh()
         count, change = self.sparsifier.remove_idle()
         state["removed_neurons"] += count
         state["logit_change"] = max(change, state["logit_change"])
-        self.subject.learner.hold_zeros()
 
     # --- what a session asks for ----------------------------------------------------------------------------
 
