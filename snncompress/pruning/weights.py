@@ -16,7 +16,7 @@ from snncompress.errors import TargetError
 from snncompress.evaluation.accuracy import Evaluation
 from snncompress.progress import Progress
 from snncompress.pruning.costs import Counts
-from snncompress.pruning.options import WeightOptions
+from snncompress.pruning.options import Scope, WeightOptions
 from snncompress.pruning.ranking import Ranking
 from snncompress.pruning.session import Session
 from snncompress.pruning.sparsifier import CRITERIA, Sparsifier
@@ -161,13 +161,20 @@ class WeightPruner(Session):
             self._take_all_but(min(self._goal(ranking), ranking.alive - 1), ranking)
         self.subject.learner.hold_zeros()
 
+    def _threshold(self, ranking: Ranking, stay: int) -> float | None:
+        """The score of the criterion, as ``--threshold`` takes it, that is the last to stay; None if there is none."""
+        value = ranking.threshold(stay)
+        if self.options.scope is Scope.LAYER or math.isinf(value):  # each layer has its own; only the best are left
+            return None
+        return value * getattr(registry.load(CRITERIA, self.criterion), "SIGN", 1)
+
     def _draws(self) -> bool:
         """Whether the criterion gives other scores every time."""
         return getattr(registry.load(CRITERIA, self.criterion), "DRAWS", False)
 
     def _take_all_but(self, stay: int, ranking: Ranking) -> None:
         state = self.state
-        state["threshold"] = ranking.threshold(stay)
+        state["threshold"] = self._threshold(ranking, stay)
         self.sparsifier.silence(ranking.gone(stay))
         self._refresh()
         count, change = self.sparsifier.remove_idle()
