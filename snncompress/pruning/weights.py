@@ -28,6 +28,7 @@ from snncompress.training.interrupt import Interrupt
 
 KEPT_A_ROUND = 0.8  # of the weights, where fine-tuning follows
 PRECISION = 0.01  # of the number of weights that an error budget leaves
+TOLD = ("threshold", "removed_neurons", "logit_change")  # of the state, in the plan
 
 
 class WeightPruner(Session):
@@ -52,7 +53,7 @@ class WeightPruner(Session):
         self.sparsifier = Sparsifier(subject, feed)
         self.state |= {
             "phase": "decide", "first": 0, "goal": 0, "rounds": 1, "threshold": None, "removed_neurons": 0,
-            "logit_change": 0.0,
+            "logit_change": 0.0, "good_told": {},
         }  # fmt: skip
 
     def phases(self) -> Mapping[str, Callable[[], str]]:
@@ -186,6 +187,16 @@ class WeightPruner(Session):
     def cost(self) -> Counts:
         """What the present model costs; zeros do not count."""
         return self.sparsifier.cost()
+
+    def _judge(self) -> bool:
+        judged = super()._judge()
+        if self.state["good_point"] is self.state["points"][-1]:
+            self.state["good_told"] = {key: self.state[key] for key in TOLD}
+        return judged
+
+    def _give_up(self) -> None:
+        super()._give_up()
+        self.state |= self.state["good_told"]
 
     def _words(self, point: Mapping[str, Any]) -> str:
         return f"{point['size']:,} weights, {point['flops']:,} FLOPs"
