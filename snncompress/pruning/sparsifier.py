@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -23,6 +24,7 @@ from snncompress.evaluation.sampling import evaluate_samples
 from snncompress.measure.cost import count_nonzero
 from snncompress.models.layers import weight_layers
 from snncompress.noise.attach import Noise
+from snncompress.noise.branch import Clock
 from snncompress.noise.weights import WeightBranch
 from snncompress.progress import Progress
 from snncompress.pruning.costs import Counts
@@ -34,7 +36,7 @@ from snncompress.pruning.options import Scope
 from snncompress.pruning.ranking import Ranking
 from snncompress.pruning.subject import Subject
 from snncompress.training.batchnorm import reestimate
-from snncompress.training.feed import Feed
+from snncompress.training.feed import Feed, count_examples
 from snncompress.training.loop import validate
 
 CRITERIA = "weight-criteria"
@@ -65,6 +67,8 @@ class Sparsifier:
     def __init__(self, subject: Subject, feed: Feed) -> None:
         self.subject, self.feed = subject, feed
         self.hollow = [] if subject.noise is None else subject.noise.hollow
+        if subject.noise is not None:
+            subject.noise.tell(Clock(math.inf, count_examples(feed.train)))  # any warm-up is over
 
     # --- which weights --------------------------------------------------------------------------------------
 
