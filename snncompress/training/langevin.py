@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from snncompress.errors import UsageError
+from snncompress.models.layers import find_zeros
 from snncompress.training.learner import Loss, precise_type
 
 POWER = 0.55  # of the decay: between 0.5 and 1 samples converge to the posterior
@@ -53,15 +54,18 @@ class PosteriorOptions:
 
 
 class Langevin:
-    """The walk through the weights and the moments of where it has been."""
+    """The walk through the weights and the moments of where it has been; zeros of a ``sparse`` model stay."""
 
-    def __init__(self, model: nn.Module, loss: Loss, options: PosteriorOptions, examples: int) -> None:
+    def __init__(
+        self, model: nn.Module, loss: Loss, options: PosteriorOptions, examples: int, *, sparse: bool = False
+    ) -> None:
         self.model = model
         self.loss = loss
         self.options = options
         self.examples = examples
         self.lr = 4 * PLAIN_RATE / examples if options.lr is None else options.lr
         self.count = 0
+        self._stuck = find_zeros(model) if sparse else {}
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._mean = {name: _zeros(p) for name, p in self.parameters.items()}
         self._squares = {name: _zeros(p) for name, p in self.parameters.items()}  # Σ (θ − mean)²
@@ -83,6 +87,8 @@ class Langevin:
                 if parameter.grad is not None:  # else it stays: a layer that was not called
                     gradient = parameter.grad.mul_(self.examples).add_(parameter, alpha=shrink)
                     parameter.sub_(gradient, alpha=lr / 4).add_(torch.randn_like(parameter), alpha=math.sqrt(lr / 2))
+                if name in self._stuck:
+                    parameter.masked_fill_(self._stuck[name], 0.0)
                 self._gather(name, parameter)
         return loss.detach()
 

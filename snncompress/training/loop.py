@@ -116,7 +116,7 @@ def train(
         if posterior is not None:
             if noise is not None and not drawn:
                 noise.settle()  # the walk is through the weights of the mean
-            walk = Langevin(model, learner.loss, posterior, count_examples(feed.train))
+            walk = Langevin(model, learner.loss, posterior, count_examples(feed.train), sparse=run.sparse)
             if drawn and saved is not None:
                 walk.restore(saved[0], drawn)
             metrics = _sample_posterior(walk, learner, feed, folder, progress)
