@@ -35,6 +35,7 @@ def restore_point(
         command: what the user typed, for the record.
     """
     points = points_of(run)
+    run.need_mean("brought back to a point")  # those hold no variances
     index = _cheapest(points, under) if point is None else point
     if not 0 <= index < len(points):
         raise UsageError(f"there is no point {index}; the points of this run are 0 to {len(points) - 1}")
