@@ -41,3 +41,30 @@ def residual(data: Dataset) -> Run:
         norm.weight[:2] = 0
         norm.bias[0], norm.bias[1] = -1.0, 0.5  # a linear layer reads the constant
     return run
+
+
+@pytest.fixture(scope="session")
+def plain(data: Dataset) -> Run:
+    """A trained perceptron of 12 and 8 neurons without noise."""
+    return train(small_run(), data, TrainOptions(epochs=4, lr=0.01, batch_size=64))
+
+
+@pytest.fixture(scope="session")
+def drowned(data: Dataset) -> Run:
+    """The same under sparse variational dropout: about half of its weights are zero."""
+    options = TrainOptions(epochs=10, lr=0.01, batch_size=64)
+    return train(small_run(), data, options, method="sparse-vd", method_options={"kl_scale": 0.05})
+
+
+@pytest.fixture(scope="session")
+def variances(data: Dataset) -> Run:
+    """The same with a second layer whose weights have no mean."""
+    options = TrainOptions(epochs=6, lr=0.01, batch_size=64)
+    return train(small_run(), data, options, method="variance", layers=["3"])
+
+
+@pytest.fixture(scope="session")
+def blurred(data: Dataset) -> Run:
+    """The same with a second layer whose mean is lost in its multiplicative noise."""
+    options = TrainOptions(epochs=6, lr=0.01, batch_size=64)
+    return train(small_run(), data, options, method="vd", method_options={"log_alpha": 12.0}, layers=["3"])
