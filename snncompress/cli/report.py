@@ -102,7 +102,8 @@ def _rows(run: Run, error: float | None, shown: list[Row], beside: bool) -> list
         _label(run), run.measured_model(), run.input_shape, run.original, error, run.original["neurons"],
         run.stored_bytes,
     )  # fmt: skip
-    if not beside or row.flops == run.original["flops"] or any(r.flops == run.original["flops"] for r in shown):
+    same = row.flops == run.original["flops"] and not run.sparse
+    if not beside or same or any(r.flops == run.original["flops"] for r in shown):
         return [row]
     name = "original" if run.source is None else f"original {Path(run.source.name).name}"
     return [original_row(name, run.original, _original_error(run)), row]
