@@ -38,27 +38,35 @@ def plot_tradeoff(
     """
     if not points:
         raise UsageError("there are no points to draw; prune a model first")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("drawing needs matplotlib; pip install snncompress[plots]") from None
     counts = [name for name in AXES if all(name in point for point in points)]
-    figure = Figure(figsize=(2 + 5 * len(counts), 4.2), dpi=150, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
-    endings = canvas.get_supported_filetypes()
-    ending = out.suffix.removeprefix(".").lower()
-    if ending not in endings:
-        raise UsageError(f"cannot draw into '{out}': its ending is none of {', '.join(sorted(endings))}")
-    for panel, (name, axes) in enumerate(zip(counts, figure.subplots(1, len(counts), squeeze=False)[0], strict=True)):
+    figure, panes = figure_of(out, len(counts))
+    for panel, (name, axes) in enumerate(zip(counts, panes, strict=True)):
         _draw(axes, points, name, original_error)
         if panel == 0:
             axes.set_ylabel("Error (%)")
             axes.set_title(title, loc="left")
             axes.legend(frameon=False)
     picture = io.BytesIO()
-    figure.savefig(picture, format=ending)
+    figure.savefig(picture, format=out.suffix.removeprefix(".").lower())
     write_bytes(out, picture.getvalue())
+
+
+def figure_of(out: Path, panels: int) -> tuple[Any, Any]:
+    """A figure with some panels side by side that can be written into a file; its panels.
+
+    Raises:
+        UsageError: If matplotlib is missing, or it cannot write such a file.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError("drawing needs matplotlib; pip install snncompress[plots]") from None
+    figure = Figure(figsize=(2 + 5 * panels, 4.2), dpi=150, layout="constrained")
+    endings = FigureCanvasAgg(figure).get_supported_filetypes()
+    if out.suffix.removeprefix(".").lower() not in endings:
+        raise UsageError(f"cannot draw into '{out}': its ending is none of {', '.join(sorted(endings))}")
+    return figure, figure.subplots(1, panels, squeeze=False)[0]
 
 
 def plot_run(run: Run, out: Path) -> None:
