@@ -61,8 +61,8 @@ def make_folder(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what processes that were killed while they wrote have left beside the files."""
-    for file in folder.glob(LEFTOVERS):
+    """Removes what processes that were killed while they wrote have left beside the files, in folders within too."""
+    for file in folder.rglob(LEFTOVERS):
         file.unlink(missing_ok=True)
 
 

@@ -20,7 +20,7 @@ from snncompress.reporting.tradeoff import plot_tradeoff
 
 KEYS = [
     *("name", "error", "weights", "weights_percent", "flops", "flops_percent"),
-    *("memory", "memory_percent", "bytes", "layers"),
+    *("memory", "memory_percent", "bytes", "flops_sparse", "stored_bytes", "layers"),
 ]
 ORIGINAL = {
     "weights": 431_080,
