@@ -25,7 +25,7 @@ from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
 from snncompress.storage import Storage
 from snncompress.training.distillation import DistillOptions, Teacher, to_record
-from snncompress.training.feed import UserBatches, make_feed, pick_device
+from snncompress.training.feed import UserBatches, make_feed, pick_device, task_of
 from snncompress.training.interrupt import watch_interrupt
 from snncompress.training.learner import Learner, Loss
 from snncompress.training.options import TrainOptions
@@ -56,7 +56,7 @@ def prune_weights(
         data: a loaded data set, or any re-iterable of (inputs, targets) batches.
         options: how many weights go, and which.
         training: learning rate, batch size, augmentation and seed of the fine-tuning.
-        loss: takes outputs and targets; cross-entropy when absent.
+        loss: takes outputs and targets; that of ``train`` when absent.
         validation: batches for validation when ``data`` is the user's own iterable.
         teacher: a run whose probabilities the fine-tuning learns from, best ``run`` itself.
         distill: how it is listened to.
@@ -70,6 +70,7 @@ def prune_weights(
     """
     training, progress = training or TrainOptions(), progress or Progress()
     chosen = pick_device(device)
+    run = replace(run, task=task_of(data))
     torch.manual_seed(training.seed)
     heard = None if teacher is None else Teacher(teacher, run, distill, chosen)
     subject = make_subject(run, training, chosen, loss=loss, teacher=heard, keep=options.keep)

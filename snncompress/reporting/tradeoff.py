@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from snncompress.data.task import Task
 from snncompress.errors import UsageError
 from snncompress.files import write_bytes
 from snncompress.run import Run
@@ -21,16 +22,22 @@ AXES = {  # what a point may hold
 
 
 def plot_tradeoff(
-    points: Sequence[Mapping[str, float]], out: Path, *, original_error: float | None, title: str
+    points: Sequence[Mapping[str, float]],
+    out: Path,
+    *,
+    original_error: float | None,
+    title: str,
+    task: Task = Task.CLASSIFICATION,
 ) -> None:
     """Draws a pruning run and writes the picture at once, in the format that its ending names.
 
     Args:
-        points: ``flops``, ``error`` (percent) and, if known, ``size`` and ``memory``, in the order of pruning, the
-            original first.
+        points: ``flops``, ``error`` (in the task's unit) and, if known, ``size`` and ``memory``, in the order of
+            pruning, the original first.
         out: The picture to write, ``.png``, ``.svg`` or ``.pdf``; an existing one is replaced.
-        original_error: The original's error in percent, drawn as a line; None leaves it out.
+        original_error: The original's error, drawn as a line; None leaves it out.
         title: What stands above.
+        task: What the error is the error of.
 
     Raises:
         UsageError: If there is nothing to draw, matplotlib is missing, or it cannot write such a file.
@@ -41,9 +48,9 @@ def plot_tradeoff(
     counts = [name for name in AXES if all(name in point for point in points)]
     figure, panes = figure_of(out, len(counts))
     for panel, (name, axes) in enumerate(zip(counts, panes, strict=True)):
-        _draw(axes, points, name, original_error)
+        _draw(axes, points, name, original_error, task)
         if panel == 0:
-            axes.set_ylabel("Error (%)")
+            axes.set_ylabel(task.axis)
             axes.set_title(title, loc="left")
             axes.legend(frameon=False)
     picture = io.BytesIO()
@@ -73,8 +80,8 @@ def plot_run(run: Run, out: Path) -> None:
     """Draws how a run was pruned; its errors are those on validation images."""
     assert run.plan is not None
     points = [point for point in run.plan["points"] if "error" in point]
-    title = f"{run.name}: validation error while pruning"
-    plot_tradeoff(points, out, original_error=points[0]["error"] if points else None, title=title)
+    title = f"{run.name}: validation {run.task.measure} while pruning"
+    plot_tradeoff(points, out, original_error=points[0]["error"] if points else None, title=title, task=run.task)
 
 
 def _short(count: float) -> str:
@@ -85,7 +92,9 @@ def _short(count: float) -> str:
     return f"{count:g}"
 
 
-def _draw(axes: Any, points: Sequence[Mapping[str, float]], count: str, original_error: float | None) -> None:
+def _draw(
+    axes: Any, points: Sequence[Mapping[str, float]], count: str, original_error: float | None, task: Task
+) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
     costs, errors = [point[count] for point in points], [point["error"] for point in points]
@@ -94,9 +103,11 @@ def _draw(axes: Any, points: Sequence[Mapping[str, float]], count: str, original
     axes.plot(costs[0], errors[0], "s", color=GREY, markersize=8, zorder=3, label="original")
     axes.plot(costs[-1], errors[-1], "D", color=VERMILLION, markersize=8, zorder=3, label="compressed")
     if original_error is not None:
-        axes.axhline(original_error, color=GREY, linewidth=1, linestyle="--", zorder=1, label="original's error")
+        axes.axhline(
+            original_error, color=GREY, linewidth=1, linestyle="--", zorder=1, label=f"original's {task.measure}"
+        )
     axes.annotate(
-        f"{errors[-1]:.2f}%\n{_short(costs[-1])}",
+        f"{task.show(errors[-1])}\n{_short(costs[-1])}",
         (costs[-1], errors[-1]),
         xytext=(-9, 0),  # pruning comes from the right, so the left is free
         textcoords="offset points",
