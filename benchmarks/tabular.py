@@ -6,8 +6,8 @@ reads ``FOLDER/imdb/imdb_bow.npz`` (film reviews as bags of words, Maas et al. 2
 properties of protein structures, UCI), and writes
 
 - ``imdb.npz``: sparse, the 5,000 words that occur most often in the training reviews, 25,000 + 25,000 reviews; class 1
-  has a rating above 5. A word counts as log(1 + its number in the review): on validation data that is better than the
-  number itself and than its presence (see the README).
+  has a rating above 5. A feature is how often its word occurs: on validation data log(1 + that number) did no better,
+  and mere presence a little worse (mlp widths=100, dropout, 4 epochs, two seeds: 11.38%, 11.44% and 11.62% error).
 - ``protein.npz``: nine features of 41,157 + 4,573 structures and a number to predict. The first column of the set's
   test masks says which rows are for testing. The target is standardized by the training rows' mean and standard
   deviation, so that an RMSE of 1 is that of predicting the mean; the two are in the file as ``target_mean`` and
@@ -17,6 +17,7 @@ properties of protein structures, UCI), and writes
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,16 @@ import numpy as np
 
 WORDS = 5000
 LIKED = 5  # ratings above are positive; the set has none of 5 and 6
-WEIGHTINGS = {"counts": lambda n: n.astype(np.float32), "log": np.log1p, "presence": np.ones_like}
+WEIGHTINGS: dict[str, Callable[[Any], Any]] = {
+    "counts": lambda counts: counts,
+    "log": lambda counts: np.log1p(counts.astype(np.float32)),
+    "presence": np.ones_like,
+}
 
 Arrays = dict[str, Any]
 
 
-def convert_imdb(source: Path, weighting: str = "log", words: int = WORDS) -> Arrays:
+def convert_imdb(source: Path, weighting: str = "counts", words: int = WORDS) -> Arrays:
     """The reviews as two CSR matrices of the most frequent words and labels."""
     with np.load(source / "imdb" / "imdb_bow.npz") as archive:
         read = {key: archive[key] for key in archive.files}
@@ -43,7 +48,7 @@ def convert_imdb(source: Path, weighting: str = "log", words: int = WORDS) -> Ar
         kept = columns >= 0
         before = np.concatenate([[0], kept.cumsum()])  # entries that are kept, up to each place
         arrays |= {
-            f"{part}_data": WEIGHTINGS[weighting](read[f"{part}_counts"][kept].astype(np.float32)),
+            f"{part}_data": WEIGHTINGS[weighting](read[f"{part}_counts"][kept]),
             f"{part}_indices": columns[kept].astype(np.int16 if words <= 2**15 else np.int32),
             f"{part}_indptr": before[read[f"{part}_indptr"]].astype(np.int32),
             f"{part}_labels": (read[f"{part}_rating"] > LIKED).astype(np.int8),
@@ -72,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, required=True, help="the folder of imdb and protein")
     parser.add_argument("--out", type=Path, default=Path("data"))
-    parser.add_argument("--weighting", choices=WEIGHTINGS, default="log", help="of the words")
+    parser.add_argument("--weighting", choices=WEIGHTINGS, default="counts", help="of the words")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     sets = {

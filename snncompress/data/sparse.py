@@ -47,16 +47,16 @@ class CsrMatrix:
         counts = self.indptr.index_select(0, rows + 1) - starts
         ends = counts.cumsum(0)
         # An entry's place: its number among all that are taken, shifted by where its row begins here and there.
-        places = torch.arange(int(counts.sum()), device=rows.device) + (starts - ends + counts).repeat_interleave(
-            counts
-        )
+        total = int(counts.sum())
+        shifts = (starts - ends + counts).repeat_interleave(counts, output_size=total)
+        places = torch.arange(total, device=rows.device) + shifts
         values, indices = self.values.index_select(0, places), self.indices.index_select(0, places)
         return CsrMatrix(values, indices, torch.cat([ends.new_zeros(1), ends]), self.columns)
 
     def dense(self) -> Tensor:
         """The whole matrix, (rows, columns)."""
         counts = self.indptr.diff()
-        rows = torch.arange(len(self), device=counts.device).repeat_interleave(counts)
+        rows = torch.arange(len(self), device=counts.device).repeat_interleave(counts, output_size=len(self.values))
         flat = self.values.new_zeros(len(self) * self.columns)
         return flat.index_add_(0, rows * self.columns + self.indices, self.values).view(len(self), self.columns)
 
