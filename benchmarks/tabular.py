@@ -1,4 +1,4 @@
-"""Converts two sets that are no images into .npz files for ``npz:PATH``.
+r"""Converts two sets that are no images into .npz files for ``npz:PATH``.
 
     python -m benchmarks.tabular --shared FOLDER --out FOLDER [--weighting counts|log|presence]
 
@@ -12,6 +12,12 @@ properties of protein structures, UCI), and writes
   test masks says which rows are for testing. The target is standardized by the training rows' mean and standard
   deviation, so that an RMSE of 1 is that of predicting the mean; the two are in the file as ``target_mean`` and
   ``target_std``.
+
+Short recipes, chosen on validation data (seed 0; 11.84% error and an RMSE of 0.597):
+
+    snncompress train mlp --data npz:imdb.npz --model-arg widths=100 --method dropout --epochs 4 --out runs/imdb
+    snncompress train mlp --data npz:protein.npz --model-arg widths=200-200 --method dropout -o rate=0.1 --epochs 30 \
+        --lr 0.003 --out runs/protein
 """
 
 from __future__ import annotations

@@ -145,9 +145,7 @@ def test_tasks_are_not_mistaken(refused: Any, noisy: str, table: str, tmp_path: 
         out = [] if command == "evaluate" else ["--out", "out"]
         line = refused(command, noisy, "--data", classes, *out, code=1)
         assert "for predicting classes (integer labels), but mlp predicts a number (float labels)" in line
-        assert "samples of 1×8×8" in refused(command, noisy, "--data", images, *out, code=1).replace(
-            "images", "samples"
-        )
+        assert "images of 1×8×8, but mlp takes 6×1×1" in refused(command, noisy, "--data", images, *out, code=1)
     assert run_command(["train", *MODEL, "--data", classes, "--epochs", "1", "--out", "classes", "--quiet"]) == 0
     line = refused("evaluate", "classes", "--data", table, code=1)
     assert "for predicting a number (float labels), but mlp predicts classes (integer labels)" in line
