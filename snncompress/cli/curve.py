@@ -11,6 +11,7 @@ import typer
 
 from snncompress.cli import options as o
 from snncompress.cli.evaluate import Split
+from snncompress.data.task import Task
 from snncompress.errors import UsageError
 from snncompress.training.options import TrainOptions
 
@@ -91,6 +92,8 @@ def curve(
     )  # fmt: skip
     opened = open_run(request)
     run, loaded = opened.run, opened.need_data()
+    if retrain is not None and run.task is Task.REGRESSION:
+        raise UsageError(f"--retrain learns from probabilities of classes, but {run.name} predicts a number; omit it")
     names = _names(criteria, distributed=bool(run.posterior or run.noise), hollow=bool(run.hollow))
     with Screen(quiet, json) as screen:
         curves = weight_curves(run, loaded, names, split=split, device=device, seed=seed, progress=screen)
@@ -100,13 +103,14 @@ def curve(
                 retrain_smaller(run, loaded, out, training, distill, split=split, device=device, progress=screen)
             )
     other = None if beside is None else open_run(replace(request, source=str(beside)), with_data=False).run
-    result = {"run": source, "split": str(split), "curves": [each.to_json() for each in curves]}
+    measured = {"split": str(split), "measure": run.task.measure}
+    result = {"run": source, **measured, "curves": [each.to_json() for each in curves]}
     if out is not None:
-        _keep(out, result, curves, [run] if other is None else [run, other], f"{split.capitalize()} error (%)")
+        _keep(out, result, curves, [run] if other is None else [run, other], run.task.axis(split))
     if json:
         print_json(result)
     else:
-        _print(curves)
+        _print(curves, run.task)
 
 
 def _names(criteria: str | None, *, distributed: bool, hollow: bool) -> list[str]:
@@ -135,16 +139,16 @@ def _label(run: Run) -> str:
     return run.name if run.path is None else run.path.resolve().name
 
 
-def _print(curves: Sequence[Curve]) -> None:
+def _print(curves: Sequence[Curve], task: Task) -> None:
     from tabulate import tabulate
 
     shares = sorted({share for curve in curves for share in curve.shares})
     found = [dict(zip(curve.shares, curve.errors, strict=True)) for curve in curves]
-    rows = [[f"{share:g}%", *(f"{each[share]:.2f}%" if share in each else "" for each in found)] for share in shares]
+    rows = [[f"{share:g}%", *(task.show(each[share]) if share in each else "" for each in found)] for share in shares]
     header = ["removed", *(curve.name for curve in curves)]
     print(tabulate(rows, header, disable_numparse=True, colalign=("right",) * len(header)))
     print()
     for curve in curves:
         if curve.name != "retrained":
             doubles = "never" if curve.doubles is None else f"at {curve.doubles:.1f}% removed"
-            print(f"{curve.name}: the error doubles {doubles}")
+            print(f"{curve.name}: the {task.measure} doubles {doubles}")

@@ -35,10 +35,10 @@ class Task(StrEnum):
         """What stands behind the number."""
         return "%" if self is Task.CLASSIFICATION else ""
 
-    @property
-    def axis(self) -> str:
-        """The label of an axis."""
-        return "Error (%)" if self is Task.CLASSIFICATION else "RMSE"
+    def axis(self, split: str = "") -> str:
+        """The label of an axis: ``Validation error (%)``, or ``Validation RMSE``."""
+        label = f"{split} {self.measure} ({self.unit})".removesuffix(" ()").strip()
+        return label[0].upper() + label[1:]
 
     @property
     def slack(self) -> float:

@@ -48,7 +48,7 @@ class Curve:
     Attributes:
         name: the criterion.
         shares: of the weights of convolutions and linear layers that are removed, in percent.
-        errors: by share.
+        errors: by share, in the task's unit.
         doubles: the share at which the error is twice that of the whole network; None if it never is.
     """
 
@@ -101,7 +101,7 @@ def weight_curves(
         for share in shares:
             stay = ranking.total - round(share / 100 * ranking.total)
             errors.append(sparsifier.error_of(ranking, min(max(stay, ranking.least), ranking.alive)))
-            progress.advance(error=errors[-1])
+            progress.advance(1, **{run.task.measure: errors[-1]})
         progress.finish()
         curves.append(Curve(criterion, tuple(shares), tuple(errors), find_double(shares, errors)))
     return curves

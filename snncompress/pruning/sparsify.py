@@ -117,7 +117,7 @@ def make_subject(
         if run.hollow:
             noise.unsettle()
         noise.detach()
-    learner = Learner(model, noise if run.hollow else None, training, loss, teacher, sparse=True)
+    learner = Learner(model, noise if run.hollow else None, training, loss, teacher, sparse=True, task=run.task)
     return Subject(learner, noise, run.input_shape, keep=keep, posterior=run.posterior)
 
 

@@ -50,7 +50,7 @@ def plot_tradeoff(
     for panel, (name, axes) in enumerate(zip(counts, panes, strict=True)):
         _draw(axes, points, name, original_error, task)
         if panel == 0:
-            axes.set_ylabel(task.axis)
+            axes.set_ylabel(task.axis())
             axes.set_title(title, loc="left")
             axes.legend(frameon=False)
     picture = io.BytesIO()

@@ -50,7 +50,7 @@ def _draw_errors(axes: Any, curves: Sequence[Curve], label: str) -> None:
             label=curve.name,
         )  # fmt: skip
     first = curves[0].errors[0]
-    axes.axhline(2 * first, color="#666666", linewidth=1, linestyle="--", label="twice the error")
+    axes.axhline(2 * first, color="#666666", linewidth=1, linestyle="--", label="twice the first")
     largest = max(max(curve.errors) for curve in curves)
     if first > 0 and largest > 8 * first:
         axes.set_yscale("log")

@@ -135,6 +135,17 @@ def test_sparse_words(call: Any, tmp_path: Path) -> None:
     assert all((sparse[key] == dense[key]).all() for key in sparse)
 
 
+def test_curves(call: Any, refused: Any, noisy: str, tmp_path: Path) -> None:
+    text = call("curve", noisy, "--criteria", "snr,magnitude", "--out", tmp_path / "curves", "--quiet")
+    assert "snr: the RMSE doubles " in text
+    first = text.splitlines()[2].split()
+    assert first == ["0%", *[f"{load(noisy).metrics['validation']['error']:.4g}"] * 2]
+    result = json.loads((tmp_path / "curves" / "curve.json").read_text())
+    assert (result["split"], result["measure"]) == ("validation", "RMSE")
+    line = refused("curve", noisy, "--retrain", "soft-targets", "--out", str(tmp_path / "soft"), code=2)
+    assert "--retrain learns from probabilities of classes, but mlp predicts a number" in line
+
+
 @pytest.mark.usefixtures("elsewhere")
 def test_tasks_are_not_mistaken(refused: Any, noisy: str, table: str, tmp_path: Path) -> None:
     images = write_npz(tmp_path / "quarters.npz", 40)

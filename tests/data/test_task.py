@@ -20,7 +20,8 @@ def test_words() -> None:
     assert CLASSES.describe(1.234) == "error 1.23%, accuracy 98.77%"
     assert NUMBER.word(0.65125) == NUMBER.describe(0.65125) == "RMSE 0.6512"
     assert [NUMBER.show(value) for value in (10.1, 1234.4, 0.0, 98765.4)] == ["10.10", "1234", "0.000", "98,765"]
-    assert (CLASSES.axis, NUMBER.axis) == ("Error (%)", "RMSE")
+    assert (CLASSES.axis(), NUMBER.axis()) == ("Error (%)", "RMSE")
+    assert (CLASSES.axis("test"), NUMBER.axis("test")) == ("Test error (%)", "Test RMSE")
 
 
 def test_errors() -> None:
