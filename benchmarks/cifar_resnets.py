@@ -17,12 +17,10 @@ Here the epochs are few, for two cores (an hour for ResNet-20, several for ResNe
 from __future__ import annotations
 
 import argparse
-import json
-import math
 from pathlib import Path
 
 from benchmarks.cifar_checkpoints import CHECKPOINTS
-from benchmarks.commands import ensure_run, snncompress, status
+from benchmarks.commands import ensure_run, epochs_seen, snncompress, status
 
 TARGETS = {"resnet20": "50%", "resnet56": "39%"}
 IMAGES, BATCH = 50_000, 128
@@ -41,13 +39,6 @@ def prune(noisy: Path, teacher: Path, small: Path, target: str, final_epochs: in
     )
 
 
-def epochs_seen(noisy: Path, small: Path) -> int:
-    """How many epochs retraining, pruning and fine-tuning have taken."""
-    retrained = json.loads((noisy / "run.json").read_text())["config"]["epochs"]
-    steps = json.loads((small / "plan.json").read_text())["points"][-1]["step"]
-    return retrained + math.ceil(steps / math.ceil(IMAGES / BATCH))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=CHECKPOINTS, default="resnet20")
@@ -64,7 +55,7 @@ def main() -> None:
     noise = ["--method", "se-snn", "--lr", "0.0003", "--noise-lr", "0.003", "--epochs", str(arguments.noisy_epochs)]
     ensure_run(noisy, [str(plain), *noise, *TRAINING])
     prune(noisy, plain, small, TARGETS[arguments.model], arguments.final_epochs)
-    teach = ["--distill", str(plain), *DISTILL, "--epochs", str(epochs_seen(noisy, small)), *TRAINING]
+    teach = ["--distill", str(plain), *DISTILL, "--epochs", str(epochs_seen(small, IMAGES)), *TRAINING]
     ensure_run(scratch, [str(small), "--from-scratch", "--method", "none", *teach])
     snncompress("report", str(plain), str(noisy), str(small), str(scratch), "--format", "markdown")
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import shlex
 import sys
 from collections.abc import Iterable
@@ -44,6 +45,18 @@ def ensure_run(out: Path, arguments: Command) -> None:
     there = status(out)
     if there != "complete":
         snncompress("train", *arguments, "--out", str(out), *(["--resume"] if there is not None else []))
+
+
+def epochs_seen(folder: Path, images: int) -> int:
+    """How many epochs of ``images`` a run and those that it came from have been trained for, in all."""
+    header = json.loads((folder / "run.json").read_text())
+    config = header["config"]
+    if "training" in config:  # it was pruned
+        steps = json.loads((folder / "plan.json").read_text())["points"][-1]["step"]
+        epochs = math.ceil(steps / math.ceil(images / config["training"]["batch_size"]))
+    else:
+        epochs = config["epochs"]
+    return epochs + (0 if header["parent"] is None else epochs_seen(Path(header["parent"]), images))
 
 
 def read(*arguments: str) -> Any:

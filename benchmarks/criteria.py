@@ -18,8 +18,8 @@ from typing import Any
 
 from tabulate import tabulate
 
-from benchmarks.commands import ensure_run, parse, read, snncompress, status
-from benchmarks.mnist_lenet5 import epochs_seen
+from benchmarks.commands import ensure_run, epochs_seen, parse, read, snncompress, status
+from benchmarks.mnist_lenet5 import TRAINED
 
 SEEDS = 2
 PLAIN_EPOCHS, NOISY_EPOCHS, FINAL_EPOCHS = 6, 12, 20
@@ -61,7 +61,7 @@ def scratch(out: Path, seed: int) -> None:
     """The same shape from new weights, for as many epochs as the pruned one has seen in all."""
     pruned = out / f"information-{seed}"
     words = [str(pruned), "--from-scratch", "--method", "none", "--augment", "shift", "--lr", "0.003"]
-    ensure_run(out / f"{SCRATCH}-{seed}", [*words, "--seed", str(seed), "--epochs", str(epochs_seen(pruned))])
+    ensure_run(out / f"{SCRATCH}-{seed}", [*words, "--seed", str(seed), "--epochs", str(epochs_seen(pruned, TRAINED))])
 
 
 def errors(out: Path, name: str, split: str) -> list[float]:

@@ -10,21 +10,14 @@ seen in all. Everything is chosen on the validation split; the test images are l
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from benchmarks.commands import snncompress
+from benchmarks.commands import epochs_seen, snncompress
 
 PLAIN_EPOCHS, NOISY_EPOCHS, FINAL_EPOCHS = 6, 12, 60
+TRAINED = 54_000  # images: a tenth is for validation
 LR = "0.003"  # of the small networks: on validation data better than 0.001
-
-
-def epochs_seen(run_folder: Path) -> int:
-    """How many epochs the pruned network has been trained for, in all."""
-    plan = json.loads((run_folder / "plan.json").read_text())
-    config = json.loads((run_folder / "run.json").read_text())["config"]
-    batches = -(-54_000 // config["training"]["batch_size"])
-    return PLAIN_EPOCHS + NOISY_EPOCHS + round(plan["points"][-1]["step"] / batches)
+SHIFT = ["--augment", "shift"]
 
 
 def main() -> None:
@@ -34,15 +27,14 @@ def main() -> None:
     arguments = parser.parse_args()
     plain, noisy, small, scratch = (str(arguments.out / name) for name in ("plain", "noisy", "small", "scratch"))
     data = ["--data", "mnist", "--data-root", arguments.data_root]
-    snncompress("train", "lenet5", *data, "--method", "none", "--epochs", str(PLAIN_EPOCHS), "--out", plain)
-    snncompress("train", plain, "--method", "se-snn", "--epochs", str(NOISY_EPOCHS), "--out", noisy)
+    snncompress("train", "lenet5", *data, "--method", "none", *SHIFT, "--epochs", str(PLAIN_EPOCHS), "--out", plain)
+    noise = ["--method", "se-snn", "--omega", "0.03", "--epochs", str(NOISY_EPOCHS)]
+    snncompress("train", plain, *noise, *SHIFT, "--out", noisy)
+    tuning = ["--final-lr", LR, "--final-epochs", str(FINAL_EPOCHS)]
+    snncompress("prune", noisy, "--target-flops", "0.061M", *SHIFT, *tuning, "--out", small)
+    epochs = str(epochs_seen(Path(small), TRAINED))
     snncompress(
-        *("prune", noisy, "--target-flops", "0.061M", "--augment", "shift", "--lr", LR),
-        *("--final-epochs", str(FINAL_EPOCHS), "--out", small),
-    )
-    epochs = str(epochs_seen(Path(small)))
-    snncompress(
-        *("train", small, "--from-scratch", "--method", "none", "--augment", "shift", "--lr", LR),
+        *("train", small, "--from-scratch", "--method", "none", *SHIFT, "--lr", LR),
         *("--epochs", epochs, "--out", scratch),
     )
     snncompress("report", plain, noisy, small, scratch, "--format", "markdown")

@@ -11,6 +11,7 @@ and rates were chosen on the validation split; the test images are looked at her
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,18 +48,21 @@ def measure(folder: Path) -> dict[str, Any]:
     return {"error": test, "sparsity": zeros, "ratio": ratio, "validation_errors": errors}
 
 
-def main() -> None:
-    arguments = parse(__doc__, "runs/sparse-vd", ROWS)
-    data = ["--data", "mnist", "--data-root", arguments.data_root]
-    for name, (model, options, _) in ROWS.items():
-        if arguments.only and name not in arguments.only:
-            continue
-        start = [model, *data]
+def train_rows(out: Path, data_root: str, names: Iterable[str]) -> None:
+    """Trains what is not there yet."""
+    for name in names:
+        model, options, _ = ROWS[name]
+        start = [model, "--data", "mnist", "--data-root", data_root]
         if name.endswith("checkpoint"):
-            plain = arguments.out / f"{model}-plain"
+            plain = out / f"{model}-plain"
             ensure_run(plain, [*start, "--method", "none", "--epochs", str(PLAIN_EPOCHS)])
             start = [str(plain)]
-        ensure_run(arguments.out / name, [*start, *SPARSE, *options])
+        ensure_run(out / name, [*start, *SPARSE, *options])
+
+
+def main() -> None:
+    arguments = parse(__doc__, "runs/sparse-vd", ROWS)
+    train_rows(arguments.out, arguments.data_root, arguments.only or ROWS)
     if arguments.only:
         return
     results = {name: measure(arguments.out / name) for name in ROWS}

@@ -11,6 +11,8 @@ rates were chosen on the validation split; the test images are looked at here, o
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from pathlib import Path
 
 from tabulate import tabulate
 
@@ -20,17 +22,24 @@ PLAIN_EPOCHS, SAMPLES = 6, 20
 ROWS = {"gaussian": (20, 99.3), "bernoulli": (10, 98.7), "uniform": (10, 98.7)}  # epochs, the paper's accuracy
 
 
-def main() -> None:
-    arguments = parse(__doc__, "runs/variance", ROWS)
-    data = ["--data", "mnist", "--data-root", arguments.data_root]
-    plain = arguments.out / "plain"
-    ensure_run(plain, ["lenet5", *data, "--method", "none", "--epochs", str(PLAIN_EPOCHS)])
-    for name in arguments.only or ROWS:
+def train_rows(out: Path, data_root: str, names: Iterable[str]) -> None:
+    """Trains what is not there yet."""
+    plain = out / "plain"
+    ensure_run(
+        plain,
+        ["lenet5", "--data", "mnist", "--data-root", data_root, "--method", "none", "--epochs", str(PLAIN_EPOCHS)],
+    )
+    for name in names:
         ensure_run(
-            arguments.out / name,
+            out / name,
             [str(plain), "--method", "variance", "--noise", name, "--layers", "fc1", "--epochs", str(ROWS[name][0]),
              "--schedule", "linear", "--batch-size", "128", "--noise-lr", "0.03"],
         )  # fmt: skip
+
+
+def main() -> None:
+    arguments = parse(__doc__, "runs/variance", ROWS)
+    train_rows(arguments.out, arguments.data_root, arguments.only or ROWS)
     if arguments.only:
         return
     folders = {name: str(arguments.out / name) for name in ROWS}

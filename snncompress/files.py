@@ -52,9 +52,17 @@ def write_bytes(path: Path, data: bytes) -> None:
         beside.unlink(missing_ok=True)  # there after any failure, a second Ctrl-C too
 
 
+def make_folder(path: Path) -> None:
+    """Makes a folder, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
 def remove_leftovers(folder: Path) -> None:
-    """Removes what processes that were killed while they wrote have left beside the files."""
-    for file in folder.glob(LEFTOVERS):
+    """Removes what processes that were killed while they wrote have left beside the files, in folders within too."""
+    for file in folder.rglob(LEFTOVERS):
         file.unlink(missing_ok=True)
 
 

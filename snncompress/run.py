@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from snncompress import __version__
 from snncompress.data.dataset import Normalization
+from snncompress.data.task import Task
 from snncompress.errors import RunError, UsageError
 from snncompress.files import read_json, read_tensors, write_json, write_tensors
 from snncompress.measure.cost import measure_cost, state_bytes
@@ -76,6 +77,7 @@ class Run:
         checkpoint: the file that the weights of the first run in its line came from.
         sparse: whether its zero weights stay zero in any further training.
         storage: how its file holds its weights.
+        task: what its outputs are for; an ``error`` in its metrics is in the task's unit.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Run:
     checkpoint: str | None = None
     sparse: bool = False
     storage: Storage = Storage.DENSE
+    task: Task = Task.CLASSIFICATION
 
     def successor(self, config: dict[str, Any]) -> Run:
         """The run that a command with these options makes of this one, before it has begun."""
@@ -265,6 +268,7 @@ def header(run: Run, status: str, command: Sequence[str]) -> dict[str, Any]:
         "checkpoint": run.checkpoint,
         "sparse": run.sparse,
         "storage": run.storage,
+        "task": str(run.task),
         "input_shape": list(run.input_shape),
         "classes": list(run.classes),
         "normalization": {"mean": list(run.normalization.mean), "std": list(run.normalization.std)},
@@ -340,7 +344,17 @@ def _load_folder(folder: Path, fresh: nn.Module | None, trust: bool) -> Run:
         checkpoint=content.get("checkpoint"),
         sparse=bool(content.get("sparse", False)),
         storage=Storage(content.get("storage", Storage.DENSE)),
+        task=_task(folder, content.get("task", Task.CLASSIFICATION)),  # older runs knew no other
     )
+
+
+def _task(folder: Path, name: str) -> Task:
+    try:
+        return Task(name)
+    except ValueError:
+        raise RunError(
+            f"{folder / 'run.json'} is damaged: there is no task '{name}'; restore it, or make the run again"
+        ) from None
 
 
 def _check_probe(folder: Path, model: nn.Module) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from snncompress.errors import RunError, UsageError
 from snncompress.files import (
     LEFTOVERS,
+    make_folder,
     read_tensors,
     remove_leftovers,
     storage_error,
@@ -134,10 +135,7 @@ class RunFolder:
         """Keeps a smaller model on the way, so that it can be restored."""
         if self.path is not None:
             folder = self.path / POINTS
-            try:
-                folder.mkdir(exist_ok=True)
-            except OSError as error:
-                raise storage_error(folder, error) from error
+            make_folder(folder)
             write_tensors(folder / f"{index:03}.safetensors", model.state_dict(), {"shapes": record_shapes(model)})
 
     def keep(self, name: str, content: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,3 +51,25 @@ def batches(count: int = 400, size: int = 50, seed: int = 0) -> list[tuple[Tenso
     images, labels = make_images(count, seed)
     inputs = (images.float() / 255 - 0.5) / 0.5
     return list(zip(inputs.split(size), labels.split(size), strict=True))
+
+
+def to_csr(matrix: Any) -> dict[str, Any]:
+    """A dense matrix as the arrays ``data``, ``indices`` and ``indptr``."""
+    rows, columns = np.nonzero(matrix)
+    ends = np.bincount(rows, minlength=len(matrix)).cumsum()
+    return {"data": matrix[rows, columns], "indices": columns, "indptr": np.concatenate([[0], ends])}
+
+
+def make_table(count: int = 300, seed: int = 0) -> tuple[Any, Any]:
+    """Six features of different scales, and a number that a few steps of training learn to predict."""
+    random = np.random.RandomState(seed)
+    signals = random.randn(count, 6)
+    targets = signals[:, 0] - 0.5 * np.abs(signals[:, 1]) + 0.1 * random.randn(count)
+    return signals * [1, 10, 100, 1, 1, 1] + [0, 5, 0, -3, 0, 0], targets
+
+
+def write_table(path: Path, count: int = 300) -> str:
+    """Writes the regression problem and returns what --data calls it."""
+    features, targets = make_table(count)
+    np.savez(path, features=features, targets=targets)
+    return f"npz:{path}"

@@ -82,7 +82,7 @@ def test_a_mean_that_carries_nothing_is_not_pruned_and_not_exported(tmp_path: Pa
         assert loaded.hollow == ["3"]
         assert not bool(loaded.model.get_parameter("3.weight").any())
         with pytest.raises(UsageError, match=f"layer 3 of mlp .*cannot be pruned.*{remedy}") as caught:
-            snncompress.prune(loaded, batches(), PruneOptions("40%"), out=tmp_path / "small")
+            snncompress.prune(loaded, batches(), PruneOptions(target_flops="40%"), out=tmp_path / "small")
         assert "\n" not in str(caught.value)
         with pytest.raises(UsageError, match=f"layer 3 of mlp .*cannot be exported.*{remedy}"):
             snncompress.export_onnx(loaded, tmp_path / "model.onnx")

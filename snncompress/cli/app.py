@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from snncompress import __version__
+from snncompress.cli.curve import curve
 from snncompress.cli.demo import demo
 from snncompress.cli.evaluate import evaluate
 from snncompress.cli.export import export
@@ -30,6 +31,7 @@ for command, name in (
     (restore, "restore"),
     (export, "export"),
     (evaluate, "evaluate"),
+    (curve, "curve"),
     (list_, "list"),
     (demo, "demo"),
 ):

@@ -40,7 +40,7 @@ def evaluate(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Measures error and negative log-likelihood of the deterministic model.
+    """Measures error (RMSE where a number is predicted) and negative log-likelihood of the deterministic model.
 
     With --samples K: by mean propagation, by one sample (mean and spread over K), by K samples averaged in probability
     space, and the evidence lower bound of the training data.
@@ -61,7 +61,7 @@ def evaluate(
         data, data_root, download, image_size, device, holdout=holdout,
     )  # fmt: skip
     opened = open_run(request)
-    images = f"{split} images of {opened.need_data().name}"
+    images = f"{split} {opened.need_data().noun} of {opened.need_data().name}"
     with Screen(quiet, json) as screen:
         if samples is not None:
             sampled = evaluate_by_samples(opened, split, samples, seed, device, screen)
@@ -71,10 +71,12 @@ def evaluate(
     if samples is not None:
         show_samples(opened.run, sampled, images, str(split), json)
     elif json:
-        numbers = {"error": result.error, "nll": result.nll, "samples": result.samples}
-        print_json({**numbers, "split": str(split), "hollow": opened.run.hollow})
+        numbers = {"nll": result.nll, "samples": result.samples}
+        print_json(
+            {**opened.run.task.entries(result.error), **numbers, "split": str(split), "hollow": opened.run.hollow}
+        )
     else:
         print(
-            f"{opened.run.name}: error {result.error:.2f}%, accuracy {100 - result.error:.2f}%, "
-            f"NLL {result.nll:.4f} on {result.samples:,} {images}"
+            f"{opened.run.name}: {opened.run.task.describe(result.error)}, NLL {result.nll:.4f} "
+            f"on {result.samples:,} {images}"
         )

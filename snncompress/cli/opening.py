@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from snncompress.data.holdout import Holdout
+from snncompress.data.task import Task
 from snncompress.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Opened:
         return Batches(images, EVALUATION_BATCH, self.run.normalization, device=pick_device(device))
 
     def images(self, count: int) -> Tensor | None:
-        """A few validation images as floats 0..1, on the CPU."""
+        """A few validation images as floats 0..1, or features, on the CPU."""
         import torch
 
         from snncompress.data.dataset import to_float
@@ -102,7 +103,7 @@ def open_run(request: Request, *, with_data: bool = True) -> Opened:
             normalize=request.normalize,
         )
         if data is not None:
-            run = replace(run, data=_settings(request, {}), normalization=data.normalization)
+            run = replace(run, data=_settings(request, {}), normalization=data.normalization, task=data.task)
     if data is not None:
         _check_fit(run, data)
     return Opened(run, data, own)
@@ -165,7 +166,13 @@ def _check_fit(run: Run, data: Dataset) -> None:
     if data.image_shape != run.input_shape:
         have, want = ("×".join(map(str, s)) for s in (data.image_shape, run.input_shape))
         raise DataError(
-            f"{data.name} has images of {have}, but {run.name} takes {want}; give --image-size or other data"
+            f"{data.name} has {data.noun} of {have}, but {run.name} takes {want}; give --image-size or other data"
+        )
+    if run.task is not data.task:
+        kinds = {Task.CLASSIFICATION: "classes (integer labels)", Task.REGRESSION: "a number (float labels)"}
+        raise DataError(
+            f"{data.name} is for predicting {kinds[data.task]}, but {run.name} predicts {kinds[run.task]}; "
+            "give its own data, or train a new model"
         )
     if run.classes and len(run.classes) != len(data.classes):
         raise DataError(

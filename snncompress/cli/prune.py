@@ -115,7 +115,9 @@ def prune(
     distill_weight: o.DistillWeight = 0.9,
     max_error: Annotated[
         float | None,
-        typer.Option(help="Stop before the validation error exceeds this, in percent.", show_default=False),
+        typer.Option(
+            help="Stop before the validation error exceeds this, in percent (an RMSE: in its unit).", show_default=False
+        ),
     ] = PruneOptions.max_error,
     max_drop: Annotated[
         float | None,

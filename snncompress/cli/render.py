@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from snncompress.cli.screen import Screen
+    from snncompress.data.task import Task
     from snncompress.evaluation.sampling import StochasticEvaluation
     from snncompress.pruning.pipeline import Preview
     from snncompress.run import Run
@@ -26,11 +27,11 @@ def show_run(run: Run, json: bool) -> None:
     validation = run.metrics.get("validation", {})
     row = make_row(
         run.name, run.measured_model(), run.input_shape, run.original, validation.get("error"),
-        stored_bytes=run.stored_bytes,
+        stored_bytes=run.stored_bytes, task=run.task,
     )  # fmt: skip
     plan = run.plan or {}
     if json:
-        result = {"run": str(run.path), "name": run.name, "validation_error": row.error}
+        result = {"run": str(run.path), "name": run.name, **run.task.entries(row.error, "validation_")}
         result |= {key: getattr(row, key) for key in ("weights", "weights_percent", "flops", "flops_percent")}
         shown = (
             "targets", "criterion", "threshold", "layers", "latency", "unprunable", "removed_dead", "removed_neurons",
@@ -51,9 +52,9 @@ def show_run(run: Run, json: bool) -> None:
         print("the model met the target already: only dead neurons were removed")
     if latency := plan.get("latency"):
         print(f"one image takes {latency['ms']:.3g} ms in onnxruntime, target {latency['target_ms']:.3g} ms")
-    error = "" if row.error is None else f", validation error {row.error:.2f}%"
+    error = "" if row.error is None else f", validation {run.task.word(row.error)}"
     if "error_averaged" in validation:
-        error += f" by the mean, {validation['error_averaged']:.2f}% by averaging samples"
+        error += f" by the mean, {run.task.show(validation['error_averaged'])} by averaging samples"
     stored = "" if row.stored_bytes is None else f" in {format_bytes(row.stored_bytes)}"
     print(
         f"{run.path}: {format_flops(row.flops)} FLOPs ({row.flops_percent:.2f}%), "
@@ -100,7 +101,7 @@ def show_preview(plan: Preview, json: bool) -> None:
         print(f"At most {plan.steps:,} steps of fine-tuning, {format_seconds(plan.seconds)}.")
 
 
-def show_points(points: Sequence[Mapping[str, Any]], json: bool) -> None:
+def show_points(points: Sequence[Mapping[str, Any]], task: Task, json: bool) -> None:
     """The trade-off curve of a pruned run."""
     from tabulate import tabulate
 
@@ -108,15 +109,15 @@ def show_points(points: Sequence[Mapping[str, Any]], json: bool) -> None:
         print_json(points)
         return
     rows = [
-        [index, f"{point['flops']:,}", f"{point['size']:,}", f"{point['memory']:,}", _percent(point.get("error"))]
+        [index, *(f"{point[name]:,}" for name in ("flops", "size", "memory")), _error(point.get("error"), task)]
         for index, point in enumerate(points)
     ]
-    header = ["point", "FLOPs", "weights", "memory", "validation error"]
+    header = ["point", "FLOPs", "weights", "memory", f"validation {task.measure}"]
     print(tabulate(rows, header, disable_numparse=True, colalign=("right",) * len(header)))
 
 
-def _percent(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}%"
+def _error(value: float | None, task: Task) -> str:
+    return "" if value is None else task.show(value)
 
 
 def show_samples(run: Run, result: StochasticEvaluation, images: str, split: str, json: bool) -> None:
@@ -124,19 +125,20 @@ def show_samples(run: Run, result: StochasticEvaluation, images: str, split: str
     from tabulate import tabulate
 
     if json:
-        print_json({**result.to_json(), "split": split})
+        print_json({**run.task.entries(result.mean.error), **result.to_json(), "split": split})
         return
     one, averaged, draws = result.sampled.one, result.sampled.averaged, result.sampled.draws
+    show = run.task.show
     rows = [
-        ("mean propagation", f"{result.mean.error:.2f}%", f"{result.mean.nll:.4f}"),
-        ("one sample", f"{one.error:.2f}% ± {result.sampled.spread:.2f}", f"{one.nll:.4f}"),
-        (f"{draws} averaged", f"{averaged.error:.2f}%", f"{averaged.nll:.4f}"),
+        ("mean propagation", show(result.mean.error), f"{result.mean.nll:.4f}"),
+        ("one sample", f"{show(one.error)} ± {run.task.number(result.sampled.spread)}", f"{one.nll:.4f}"),
+        (f"{draws} averaged", show(averaged.error), f"{averaged.nll:.4f}"),
     ]
     print(f"{run.name} on {result.mean.samples:,} {images}\n")
-    print(tabulate(rows, ["", "error", "NLL"], disable_numparse=True, colalign=("left", "right", "right")))
+    print(tabulate(rows, ["", run.task.measure, "NLL"], disable_numparse=True, colalign=("left", "right", "right")))
     if result.elbo is not None:
         bound = result.elbo
-        print(f"\nELBO of the training images: {bound.elbo:,.1f} = {bound.data:,.1f} (data) − {bound.kl:,.1f} (KL)")
+        print(f"\nELBO of the training data: {bound.elbo:,.1f} = {bound.data:,.1f} (data) − {bound.kl:,.1f} (KL)")
 
 
 def warn_hollow(run: Run, screen: Screen) -> None:

@@ -38,7 +38,7 @@ def report(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Shows size, FLOPs, memory and test error, the original beside the compressed.
+    """Shows size, FLOPs, memory and test error (or RMSE), the original beside the compressed.
 
     The test error is measured once, if the run's data are there, and kept in the run.
 
@@ -100,13 +100,13 @@ def _rows(run: Run, error: float | None, shown: list[Row], beside: bool) -> list
 
     row = make_row(
         _label(run), run.measured_model(), run.input_shape, run.original, error, run.original["neurons"],
-        run.stored_bytes,
+        run.stored_bytes, run.task,
     )  # fmt: skip
     same = row.flops == run.original["flops"] and not run.sparse
     if not beside or same or any(r.flops == run.original["flops"] for r in shown):
         return [row]
     name = "original" if run.source is None else f"original {Path(run.source.name).name}"
-    return [original_row(name, run.original, _original_error(run)), row]
+    return [original_row(name, run.original, _original_error(run), run.task), row]
 
 
 def _label(run: Run) -> str:

@@ -16,7 +16,9 @@ def restore(
     source: Annotated[Path, typer.Argument(metavar="RUN", help="A pruned run's folder.", show_default=False)],
     keep_best_under: Annotated[
         float | None,
-        typer.Option(help="Take the cheapest point with at most this validation error (%).", show_default=False),
+        typer.Option(
+            help="Take the cheapest point with at most this validation error (%; or RMSE).", show_default=False
+        ),
     ] = None,
     point: Annotated[int | None, typer.Option(help="Take this point, counted from 0.", show_default=False)] = None,
     out: Annotated[
@@ -48,7 +50,7 @@ def restore(
     if out is None:
         if keep_best_under is not None or point is not None:
             raise UsageError("where to? give --out FOLDER")
-        show_points(points_of(run), json)
+        show_points(points_of(run), run.task, json)
         return
     restored = restore_point(run, under=keep_best_under, point=point, out=out, force=force, command=o.typed(ctx))
     show_run(restored, json)

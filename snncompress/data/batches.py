@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from snncompress.data.augment import AUGMENTATIONS
-from snncompress.data.dataset import Images, Normalization, to_float
+from snncompress.data.dataset import Images, Normalization, has_pixels, to_float
 from snncompress.data.streaming import StreamedImages
 from snncompress.errors import UsageError, unknown_name
 
@@ -24,7 +24,7 @@ class Batches:
     Args:
         images: Where they come from.
         batch_size: Images a batch; the last of an epoch may have fewer.
-        normalization: Applied to float images 0..1, after the augmentation.
+        normalization: Applied to float images 0..1, or to features, after the augmentation.
         device: Where batches are made.
         augment: A name in ``AUGMENTATIONS``.
         shuffle: Whether every epoch has an order of its own; else images come as they are.
@@ -46,7 +46,9 @@ class Batches:
             raise UsageError(f"--batch-size is {batch_size}; it must be at least 1")
         if augment not in AUGMENTATIONS:
             raise unknown_name("augmentation", augment, AUGMENTATIONS)
-        if len(normalization.mean) != images.shape[0]:
+        if augment != "none" and not has_pixels(images.shape):
+            raise UsageError(f"--augment {augment} moves pixels, but these are features; leave it out")
+        if len(normalization.mean) not in (1, images.shape[0]):
             raise UsageError(
                 f"the normalization is for {len(normalization.mean)} channels, but the images have "
                 f"{images.shape[0]}; choose another with --normalize"

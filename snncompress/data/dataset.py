@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from snncompress.data.task import Task
 from snncompress.errors import UsageError
 
 # Mean and standard deviation of the training images' channels, images scaled to 0..1.
@@ -21,11 +22,15 @@ NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "none": ((0.0,), (1.0,)),
 }
+MOST_CHANNELS = 4  # of an image; inputs of more are features
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """(image − mean) / std for each channel of an image scaled to 0..1."""
+    """(image − mean) / std for each channel of an image scaled to 0..1, or for each feature.
+
+    One mean and one standard deviation hold for all channels.
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -42,7 +47,8 @@ class Normalization:
     def parse(cls, text: str, channels: int) -> Normalization:
         """Reads ``mnist``, ``imagenet``, ``none``, ... or ``MEAN/STD`` (commas between channels).
 
-        A single mean and standard deviation holds for every channel.
+        A single mean and standard deviation holds for every channel; it is repeated for images only, since a run
+        writes down as many numbers as there are.
         """
         if text in NORMALIZATIONS:
             mean, std = NORMALIZATIONS[text]
@@ -56,7 +62,8 @@ class Normalization:
                     "(such as 0.1307/0.3081 or 0.485,0.456,0.406/0.229,0.224,0.225)"
                 ) from None
         if len(mean) == len(std) == 1:
-            mean, std = mean * channels, std * channels
+            repeats = channels if channels <= MOST_CHANNELS else 1
+            return cls(mean * repeats, std * repeats)
         if len(mean) != channels:
             raise UsageError(
                 f"--normalize '{text}' is for {len(mean)} channels, but the images have {channels}; "
@@ -65,7 +72,7 @@ class Normalization:
         return cls(mean, std)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Normalizes float images 0..1 of shape (..., C, H, W)."""
+        """Normalizes float images 0..1, or features, of shape (..., C, H, W)."""
         mean = torch.tensor(self.mean, dtype=images.dtype, device=images.device).view(-1, 1, 1)
         std = torch.tensor(self.std, dtype=images.dtype, device=images.device).view(-1, 1, 1)
         return (images - mean) / std
@@ -80,12 +87,12 @@ class Images(Protocol):
 
     @property
     def labels(self) -> Tensor:
-        """The class of every image, int64, wherever the images are held."""
+        """The class of every image, int64, or its number to predict, float32; wherever the images are held."""
 
     def __len__(self) -> int: ...
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Images (uint8 0..255, or float 0..1) and labels at ``indices``, on the training device."""
+        """Images (uint8 0..255, float 0..1, or float features) and labels at ``indices``, on the training device."""
 
     def subset(self, indices: Tensor) -> Images:
         """The images at ``indices`` only, in that order."""
@@ -95,15 +102,15 @@ class TensorImages:
     """Images held in memory, usually on the training device.
 
     Args:
-        images: uint8 0..255 or float 0..1, shape (N, C, H, W).
-        labels: Class numbers, shape (N,).
+        images: uint8 0..255, float 0..1, or float features, shape (N, C, H, W).
+        labels: Class numbers, or floats to predict, shape (N,).
         device: Where batches go; the images stay where they are.
         image_size: Batches are resized to this height and width (shorter side, then the centre).
     """
 
     def __init__(self, images: Tensor, labels: Tensor, *, device: torch.device, image_size: int | None = None) -> None:
         self.images = images
-        self.labels = labels.to(device=images.device, dtype=torch.int64)
+        self.labels = hold_labels(labels, images.device)
         self.device = device
         self.image_size = image_size
         channels, height, width = images.shape[1:]
@@ -143,8 +150,28 @@ class Dataset:
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
-        """Channels, height, width of every image."""
+        """Channels, height, width of every image; (features, 1, 1) of what is no image."""
         return self.train.shape
+
+    @property
+    def task(self) -> Task:
+        """What there is to learn from its labels."""
+        return Task.of(self.train.labels)
+
+    @property
+    def noun(self) -> str:
+        """What its inputs are."""
+        return "images" if has_pixels(self.image_shape) else "samples"
+
+
+def has_pixels(shape: tuple[int, ...]) -> bool:
+    """Whether inputs of a shape are images, not features."""
+    return shape[1:] != (1, 1)
+
+
+def hold_labels(labels: Tensor, device: torch.device) -> Tensor:
+    """Class numbers as int64, numbers to predict as float32."""
+    return labels.to(device=device, dtype=torch.float32 if labels.is_floating_point() else torch.int64)
 
 
 def to_float(images: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib.resources import as_file, files
 
 from snncompress.data.dataset import Normalization
-from snncompress.data.npz import read_npz
+from snncompress.data.npz import hold, read_npz
 from snncompress.data.request import DataRequest, Parts
 
 
@@ -21,4 +21,4 @@ def load(request: DataRequest) -> Parts:
         train, test = read_npz(file)
     assert test is not None
     classes = tuple("0123456789")
-    return Parts(classes, Normalization.parse("mnist", 1), request.hold(*train), None, request.hold(*test))
+    return Parts(classes, Normalization.parse("mnist", 1), hold(request, train), None, hold(request, test))

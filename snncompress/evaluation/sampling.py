@@ -1,6 +1,7 @@
 """How good a stochastic model is: by one sample, by averaging samples, and its evidence lower bound.
 
-Averaging is in probability space (Eq. 2 of Neklyudov et al.): p(t | x) ≈ 1/K Σ_k p(t | x, W_k).
+Averaging is in probability space (Eq. 2 of Neklyudov et al.): p(t | x) ≈ 1/K Σ_k p(t | x, W_k). Where the target is a
+number, the prediction is the mean of the samples' outputs, and p a mixture of Gaussians of unit variance.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from snncompress.data.task import Task
 from snncompress.errors import DataError, UsageError
 from snncompress.evaluation.accuracy import Evaluation, check_outputs, evaluate
+from snncompress.evaluation.likelihood import average, faults, log_likelihood
 from snncompress.models.modes import evaluating
 from snncompress.noise.attach import Noise
 from snncompress.noise.branch import Mode
@@ -30,8 +33,8 @@ class SampledEvaluation:
 
     Attributes:
         one: By a single sample: the mean over the samples that were drawn.
-        spread: The standard deviation of that error over the samples, in points.
-        averaged: By the mean of all samples' probabilities.
+        spread: The standard deviation of that error over the samples, in its unit.
+        averaged: By the mean of all samples' probabilities, or of their outputs where these are numbers.
         draws: How many samples there were.
     """
 
@@ -68,7 +71,7 @@ def evaluate_samples(
     """Evaluates a model under noise, batch norms in evaluation mode; the caller's random numbers are left alone.
 
     Args:
-        model: maps images to logits, its noise attached.
+        model: maps images to logits or numbers, its noise attached.
         noise: the branches.
         batches: pairs of images and labels, on the model's device.
         draws: how many samples to draw for each image.
@@ -79,27 +82,27 @@ def evaluate_samples(
     """
     progress = progress or Progress()
     progress.start(task, len(batches) if isinstance(batches, Sized) else 0)
-    wrong, surprise = torch.zeros(draws, dtype=torch.float64), torch.zeros(draws, dtype=torch.float64)
-    average = torch.zeros(2, dtype=torch.float64)
-    images = 0
+    fault, surprise = torch.zeros(draws, dtype=torch.float64), torch.zeros(draws, dtype=torch.float64)
+    averaged_fault, averaged_surprise = 0.0, 0.0
+    images, learned = 0, Task.CLASSIFICATION
     with evaluating(model), noise.mode(mode), own_random_numbers(model, seed):
         for inputs, labels in batches:
-            logits = torch.stack([model(inputs) for _ in range(draws)])  # (K, B, classes)
-            check_outputs(logits[0], labels)
-            log_p = logits.float().log_softmax(-1)
-            mixed = log_p.logsumexp(0) - math.log(draws)
-            truth = labels.expand(draws, -1).unsqueeze(-1)
-            wrong += (log_p.argmax(-1) != labels).sum(1).cpu()
-            surprise -= log_p.gather(-1, truth).sum((1, 2)).cpu().double()
-            average += torch.stack([(mixed.argmax(-1) != labels).sum(), -mixed.gather(-1, truth[0]).sum()]).cpu()
+            outputs = torch.stack([model(inputs) for _ in range(draws)])  # (K, B, classes)
+            check_outputs(outputs[0], labels)
+            learned = Task.of(labels)
+            log_p = log_likelihood(outputs, labels)  # (K, B)
+            fault += faults(outputs, labels).cpu().double().sum(1)
+            surprise -= log_p.cpu().double().sum(1)
+            averaged_fault += float(faults(average(outputs, learned), labels).cpu().double().sum())
+            averaged_surprise -= float((log_p.logsumexp(0) - math.log(draws)).cpu().double().sum())
             images += len(labels)
-            progress.advance(1, error=100 * float(average[0]) / max(images, 1))
+            progress.advance(1, **{learned.measure: learned.error(averaged_fault / max(images, 1))})
     progress.finish()
     if images == 0:
         raise DataError("there are no images to evaluate on; check the data set and its split")
-    errors, nlls = 100 * wrong / images, surprise / images
-    one = Evaluation(float(errors.mean()), float(nlls.mean()), images)
-    averaged = Evaluation(100 * float(average[0]) / images, float(average[1]) / images, images)
+    errors = torch.tensor([learned.error(share) for share in (fault / images).tolist()], dtype=torch.float64)
+    one = Evaluation(float(errors.mean()), float(surprise.mean()) / images, images)
+    averaged = Evaluation(learned.error(averaged_fault / images), averaged_surprise / images, images)
     return SampledEvaluation(one, float(errors.std(correction=0)), averaged, draws)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from snncompress import __version__
 from snncompress.data.dataset import Normalization
+from snncompress.data.task import Task
 from snncompress.errors import ExportError, UsageError
 from snncompress.files import write_bytes
 from snncompress.run import Run
@@ -68,18 +69,21 @@ def export_onnx(
         run: What to export.
         out: The file.
         opset: The version of ONNX's operators; None is torch's own choice.
-        with_softmax: The output is ``probabilities``, not ``logits``.
+        with_softmax: The output is ``probabilities``, not ``logits``; that of a regression is always ``predictions``.
         with_normalization: The input ``images`` is scaled to 0..1 only; the file normalizes it.
         images: Images (N, C, H, W) in 0..1, to compare on; None takes random ones.
         force: Replace an existing file.
 
     Raises:
-        UsageError: If the run is no mean network, or there is no such opset, or no such folder, or the file exists.
+        UsageError: If the run is no mean network, or has no classes for a softmax, or there is no such opset, or no
+            such folder, or the file exists.
         ExportError: If the model cannot be exported, or its file gives other outputs; no file is left.
         RunError: If the file cannot be written.
     """
     out = Path(out)
     run.need_mean("exported")
+    if with_softmax and run.task is Task.REGRESSION:
+        raise UsageError(f"--with-softmax: {run.name} predicts a number, not classes; leave it out")
     _check_request(run, out, opset, images, force)
     real_images = images is not None
     if images is None:
@@ -88,7 +92,8 @@ def export_onnx(
     normalize = run.normalization if with_normalization else None
     inputs = images if with_normalization else run.normalization(images)
     model = _Exported(copy.deepcopy(run.model).cpu(), normalize, with_softmax).eval()
-    proto = to_onnx(model, inputs, opset, "probabilities" if with_softmax else "logits")
+    output = "predictions" if run.task is Task.REGRESSION else "probabilities" if with_softmax else "logits"
+    proto = to_onnx(model, inputs, opset, output)
     _describe(proto, run, with_normalization)
     data = proto.SerializeToString()
     difference, largest = _compare(data, model, inputs)

@@ -126,9 +126,8 @@ class Pruner(Session):
                 subject.remove(self._choose())
                 state["round"] += 1
             self._finetune_round()
-            means = subject.learner.means()
-            self._pace(means["error"])
-            self.progress.advance(self._way() - shown, flops=subject.cost().flops, **means)
+            self._pace(subject.learner.means()["error"])
+            self.progress.advance(self._way() - shown, flops=subject.cost().flops, **subject.learner.shown())
             shown = self._way()
             if self._due() and not self._judge():
                 return "recover"
@@ -205,6 +204,6 @@ class Pruner(Session):
         """More neurons a round while the error of the training batches stays what it was, fewer where it rises."""
         state = self.state
         state["easy"] = error if state["easy"] is None else min(error, state["easy"])
-        calm = error <= 1.5 * state["easy"] + 1
+        calm = error <= 1.5 * state["easy"] + self.task.slack
         share = state["share"] * GROWTH if calm else state["share"] / GROWTH
         state["share"] = min(LARGEST_SHARE, max(LEAST_SHARE, share))

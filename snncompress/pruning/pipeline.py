@@ -31,7 +31,7 @@ from snncompress.pruning.targets import Targets, parse_latency, targets_of
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
 from snncompress.training.distillation import DistillOptions, Teacher, to_record
-from snncompress.training.feed import Cursor, Feed, UserBatches, count_examples, make_feed, pick_device
+from snncompress.training.feed import Cursor, Feed, UserBatches, count_examples, make_feed, pick_device, task_of
 from snncompress.training.interrupt import watch_interrupt
 from snncompress.training.learner import Learner, Loss
 from snncompress.training.options import TrainOptions
@@ -61,7 +61,7 @@ def prune(
         data: a loaded data set, or any re-iterable of (inputs, targets) batches.
         options: the target and how to get there.
         training: learning rate, batch size, augmentation and seed of the fine-tuning.
-        loss: takes outputs and targets; cross-entropy when absent.
+        loss: takes outputs and targets; that of ``train`` when absent.
         validation: batches for validation when ``data`` is the user's own iterable.
         teacher: a run whose probabilities the fine-tuning learns from, best ``run`` itself.
         distill: how it is listened to.
@@ -74,6 +74,7 @@ def prune(
     """
     training = training or TrainOptions()
     progress = progress or Progress()
+    run = replace(run, task=task_of(data))
     plan = _prepare(run, data, options, training, device, progress, loss, validation, teacher, distill)
     subject, feed, targets, criterion = plan
     if options.limited and feed.validation is None:
@@ -166,7 +167,8 @@ def _prepare(
     if options.finetune_noise and noise is None:
         raise UsageError("--finetune-noise needs a run that was trained with noise; run `snncompress train` first")
     heard = None if teacher is None else Teacher(teacher, run, distill, chosen)
-    learner = Learner(model, noise if options.finetune_noise else None, training, loss, heard, sparse=run.sparse)
+    tuned = noise if options.finetune_noise else None
+    learner = Learner(model, tuned, training, loss, heard, sparse=run.sparse, task=run.task)
     subject = Subject(learner, noise, run.input_shape, keep=options.keep, posterior=run.posterior)
     if subject.unprunable:
         names = ", ".join(subject.unprunable[:3]) + (" ..." if len(subject.unprunable) > 3 else "")
@@ -228,6 +230,7 @@ def preview(
 ) -> Preview:
     """The plan, its cost and how long it would take; nothing is kept and nothing written."""
     training, progress = training or TrainOptions(), progress or Progress()
+    run = replace(run, task=task_of(data))
     subject, feed, targets, criterion = _prepare(run, data, options, training, device, progress)
     before, cost = subject.widths(), subject.cost()
     budget = subject.budget(targets, options.min_neurons, options.round_to)

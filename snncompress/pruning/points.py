@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from snncompress.data.task import Task
 from snncompress.errors import RunError, UsageError
 from snncompress.files import read_tensors
 from snncompress.models.shapes import restore
@@ -28,7 +29,7 @@ def restore_point(
 
     Args:
         run: a pruned run with a folder.
-        under: takes the cheapest point whose validation error (percent) is at most this.
+        under: takes the cheapest point whose validation error (percent; an RMSE in its unit) is at most this.
         point: takes this one, counted from 0.
         out: the folder for the new run; nothing is written without it.
         force: replaces an existing run in ``out``.
@@ -36,7 +37,7 @@ def restore_point(
     """
     points = points_of(run)
     run.need_mean("brought back to a point")  # those hold no variances
-    index = _cheapest(points, under) if point is None else point
+    index = _cheapest(points, under, run.task) if point is None else point
     if not 0 <= index < len(points):
         raise UsageError(f"there is no point {index}; the points of this run are 0 to {len(points) - 1}")
     assert run.path is not None
@@ -65,11 +66,13 @@ def points_of(run: Run) -> list[dict[str, Any]]:
     return list(run.plan["points"])
 
 
-def _cheapest(points: Sequence[dict[str, Any]], under: float | None) -> int:
+def _cheapest(points: Sequence[dict[str, Any]], under: float | None, task: Task) -> int:
     if under is None:
         raise UsageError("which point? give --keep-best-under ERROR or --point N")
     good = [index for index, point in enumerate(points) if point.get("error", float("inf")) <= under]
     if not good:
         best = min((point["error"] for point in points if "error" in point), default=float("nan"))
-        raise UsageError(f"no point has a validation error of at most {under:g}%; the best has {best:.2f}%")
+        raise UsageError(
+            f"no point has a validation {task.measure} of at most {under:g}{task.unit}; the best has {task.show(best)}"
+        )
     return min(good, key=lambda index: (points[index]["flops"], points[index]["size"], points[index]["error"]))

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snncompress import registry
 from snncompress.errors import UsageError
+from snncompress.evaluation.likelihood import default_loss
 from snncompress.noise.attach import Noise
 from snncompress.pruning.coupling import Group, by_family
 from snncompress.training.feed import AnyBatches
@@ -44,7 +44,7 @@ class ScoreRequest:
     groups: Sequence[Group] = ()
     norms: Mapping[str, str | None] = field(default_factory=dict)
     posterior: Mapping[str, Tensor] | None = None
-    loss: Loss = F.cross_entropy
+    loss: Loss = default_loss
 
 
 def pick_criterion(

@@ -42,7 +42,7 @@ class Session(ABC):
         interrupt: Interrupt,
         progress: Progress,
     ) -> None:
-        self.subject, self.feed, self.goals = subject, feed, options
+        self.subject, self.feed, self.goals, self.task = subject, feed, options, subject.learner.task
         self.folder, self.interrupt, self.progress = folder, interrupt, progress
         self.cursor = Cursor(feed.train)
         self.good: dict[str, Tensor] = {}
@@ -91,7 +91,7 @@ class Session(ABC):
                 learner.step(*self.cursor.take(state["step"]), lr=rate)
                 self._count_step()
                 if state["round_step"] % SHOW_EVERY == 0:
-                    self.progress.advance(SHOW_EVERY, **learner.means())
+                    self.progress.advance(SHOW_EVERY, **learner.shown())
                     learner.forget_sums()
         self.progress.finish()
         state["round_step"] = 0
@@ -125,8 +125,8 @@ class Session(ABC):
         if not self._judge():
             error, limit = self.state["points"][0]["error"], self._limit()
             raise TargetError(
-                f"the model that pruning begins with has a validation error of {error:.2f}%, more than {limit:g}%; "
-                "raise --max-error"
+                f"the model that pruning begins with has a validation {self.task.measure} of {self.task.show(error)}, "
+                f"more than {limit:g}{self.task.unit}; raise --max-error"
             )
 
     def cost(self) -> Counts:
@@ -156,7 +156,7 @@ class Session(ABC):
         state["points"].append(point)
         self.folder.record({"phase": state["phase"], **point})
         if state["round"]:
-            error = "" if result is None else f", validation error {result.error:.2f}%"
+            error = "" if result is None else f", validation {self.task.word(result.error)}"
             when = WHEN.get(state["phase"], f"round {state['round']}")
             self.progress.message(f"{when}: {self._words(point)}{error}")
         if result is None or not self.goals.limited:
@@ -172,7 +172,7 @@ class Session(ABC):
         return f"{point['flops']:,} FLOPs"
 
     def _limit(self) -> float:
-        """The largest error that the budget allows, in percent."""
+        """The largest error that the budget allows, in the task's unit."""
         limits = [] if self.goals.max_error is None else [self.goals.max_error]
         if self.goals.max_drop is not None:
             limits.append(self.state["points"][0]["error"] + self.goals.max_drop)
@@ -181,8 +181,8 @@ class Session(ABC):
     def _give_up(self) -> None:
         """The last model within the budget comes back."""
         last = self.state["points"][-1]
-        error, limit = f"{last['error']:.2f}%", f"{self._limit():.2f}%"
-        self.state["stopped"] = f"validation error {error} at {self._words(last)} exceeds the budget of {limit}"
+        error, limit = self.task.word(last["error"]), self.task.show(self._limit())
+        self.state["stopped"] = f"validation {error} at {self._words(last)} exceeds the budget of {limit}"
         self.subject.restore(part(self.good, "good."), self.state["good"])
 
     # --- the state ------------------------------------------------------------------------------------------

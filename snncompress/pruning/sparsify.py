@@ -25,7 +25,7 @@ from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
 from snncompress.storage import Storage
 from snncompress.training.distillation import DistillOptions, Teacher, to_record
-from snncompress.training.feed import UserBatches, make_feed, pick_device
+from snncompress.training.feed import UserBatches, make_feed, pick_device, task_of
 from snncompress.training.interrupt import watch_interrupt
 from snncompress.training.learner import Learner, Loss
 from snncompress.training.options import TrainOptions
@@ -56,7 +56,7 @@ def prune_weights(
         data: a loaded data set, or any re-iterable of (inputs, targets) batches.
         options: how many weights go, and which.
         training: learning rate, batch size, augmentation and seed of the fine-tuning.
-        loss: takes outputs and targets; cross-entropy when absent.
+        loss: takes outputs and targets; that of ``train`` when absent.
         validation: batches for validation when ``data`` is the user's own iterable.
         teacher: a run whose probabilities the fine-tuning learns from, best ``run`` itself.
         distill: how it is listened to.
@@ -70,8 +70,12 @@ def prune_weights(
     """
     training, progress = training or TrainOptions(), progress or Progress()
     chosen = pick_device(device)
+    run = replace(run, task=task_of(data))
     torch.manual_seed(training.seed)
-    subject, criterion = _prepare(run, options, training, chosen, loss, teacher, distill)
+    heard = None if teacher is None else Teacher(teacher, run, distill, chosen)
+    subject = make_subject(run, training, chosen, loss=loss, teacher=heard, keep=options.keep)
+    criterion = pick_weight_criterion(options.criterion, subject.noise, run.posterior)
+    _check(run, options, criterion)
     feed = make_feed(data, validation, training, run.normalization, chosen)
     if options.limited and feed.validation is None:
         raise UsageError("a limit of the error needs validation batches to judge by; give validation=")
@@ -95,16 +99,16 @@ def prune_weights(
     return folder.finish(_finished(started, run, pruner, criterion))
 
 
-def _prepare(
+def make_subject(
     run: Run,
-    options: WeightOptions,
     training: TrainOptions,
     device: torch.device,
-    loss: Loss | None,
-    teacher: Run | None,
-    distill: DistillOptions,
-) -> tuple[Subject, str]:
-    """The network under the knife, and the criterion."""
+    *,
+    loss: Loss | None = None,
+    teacher: Teacher | None = None,
+    keep: Sequence[str] = (),
+) -> Subject:
+    """A copy of a run's network whose weights can be removed; its zeros stay zero."""
     model = copy.deepcopy(run.model).to(device)
     noise = run.attach_noise(model)
     if noise is not None:
@@ -113,18 +117,25 @@ def _prepare(
         if run.hollow:
             noise.unsettle()
         noise.detach()
-    criterion = pick_weight_criterion(options.criterion, noise, run.posterior)
-    if criterion != "sigma":
-        run.need_mean(f"pruned by {criterion}")
+    learner = Learner(model, noise if run.hollow else None, training, loss, teacher, sparse=True, task=run.task)
+    return Subject(learner, noise, run.input_shape, keep=keep, posterior=run.posterior)
+
+
+def _check(run: Run, options: WeightOptions, criterion: str) -> None:
+    """Refuses what makes no sense together."""
+    check_hollow(run, criterion)
     if options.threshold is not None and (options.aimed or options.scope is Scope.LAYER):
         other = "a target" if options.aimed else "--scope layer"
         raise UsageError(f"--threshold says which weights go, and so does {other}; give one of them")
     aimless = not (options.aimed or options.limited or options.threshold is not None)
     if aimless and not hasattr(load(CRITERIA, criterion), "THRESHOLD"):
         raise UsageError("how far? give --target-size 5% (or -flops, -memory), --threshold, --max-error or --max-drop")
-    heard = None if teacher is None else Teacher(teacher, run, distill, device)
-    learner = Learner(model, noise if run.hollow else None, training, loss, heard, sparse=True)
-    return Subject(learner, noise, run.input_shape, keep=options.keep, posterior=run.posterior), criterion
+
+
+def check_hollow(run: Run, criterion: str) -> None:
+    """Refuses a criterion of means where they carry nothing."""
+    if criterion != "sigma":
+        run.need_mean(f"pruned by {criterion}")
 
 
 def _finished(started: Run, source: Run, pruner: WeightPruner, criterion: str) -> Run:

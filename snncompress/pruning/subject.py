@@ -147,8 +147,9 @@ class Subject:
         """A plain copy without these neurons, to be fine-tuned and thrown away."""
         smaller, _ = compact(self.model, groups)
         return Learner(
-            smaller, None, self.learner.options, self.learner.loss, self.learner.teacher, sparse=self.learner.sparse
-        )
+            smaller, None, self.learner.options, self.learner.loss, self.learner.teacher,
+            sparse=self.learner.sparse, task=self.learner.task,
+        )  # fmt: skip
 
     def kept(self) -> dict[str, list[int]]:
         """For each layer that can lose channels, the original numbers of those that are left."""

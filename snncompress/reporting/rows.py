@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from snncompress.data.task import Task
 from snncompress.measure.cost import LayerCost, measure_cost, state_bytes
 
 
@@ -18,7 +19,7 @@ class Row:
 
     Attributes:
         name: What the model is called.
-        error: Its error in percent; None if nobody evaluated it.
+        error: Its error in percent, or the RMSE of a regression; None if nobody evaluated it.
         weights: Non-zero weights.
         weights_percent: The same, of the original's.
         flops: Multiplications for one image.
@@ -29,6 +30,7 @@ class Row:
         flops_sparse: Multiplications by weights that are not zero.
         stored_bytes: Size of its file where that leaves zeros out; None for other models.
         layers: What each layer costs, JSON-able; empty if nobody measured them.
+        task: What the error is the error of.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Row:
     flops_sparse: int
     stored_bytes: int | None = None
     layers: tuple[dict[str, Any], ...] = ()
+    task: Task = Task.CLASSIFICATION
 
 
 def make_row(
@@ -53,6 +56,7 @@ def make_row(
     error: float | None,
     original_neurons: Mapping[str, int] | None = None,
     stored_bytes: int | None = None,
+    task: Task = Task.CLASSIFICATION,
 ) -> Row:
     """Measures a model for the report.
 
@@ -61,9 +65,10 @@ def make_row(
         model: The model.
         input_shape: Channels, height and width of the images it reads.
         original: ``weights``, ``flops`` and ``memory`` of the model before any pruning.
-        error: Its error in percent, if known.
+        error: Its error in the task's unit, if known.
         original_neurons: How many neurons each layer had before any pruning, if known.
         stored_bytes: Size of the file of a sparse model.
+        task: What it is for.
     """
     cost = measure_cost(model, input_shape)
     return Row(
@@ -79,10 +84,13 @@ def make_row(
         flops_sparse=cost.flops_sparse,
         stored_bytes=stored_bytes,
         layers=tuple(_layer(layer, original_neurons or {}) for layer in cost.layers),
+        task=task,
     )
 
 
-def original_row(name: str, original: Mapping[str, int], error: float | None = None) -> Row:
+def original_row(
+    name: str, original: Mapping[str, int], error: float | None = None, task: Task = Task.CLASSIFICATION
+) -> Row:
     """The line of the original model, from the counts (and ``bytes``) that a run carries with it."""
     return Row(
         name=name,
@@ -95,6 +103,7 @@ def original_row(name: str, original: Mapping[str, int], error: float | None = N
         memory_percent=100.0,
         bytes=original["bytes"],
         flops_sparse=original["flops"],
+        task=task,
     )
 
 

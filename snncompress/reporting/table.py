@@ -24,7 +24,7 @@ SPARSE_CONVENTIONS = (
     "Sparse FLOPs: multiplications by weights that are not zero; onnxruntime and torch do all of them.",
     "Stored: the file, which holds the non-zero weights only.",
 )
-HEADER = ("Model", "Error", "Weights", "FLOPs", "Memory", "File")
+HEADER = ("Weights", "FLOPs", "Memory", "File")
 SPARSE_HEADER = ("Sparse FLOPs", "Stored")
 LAYER_HEADER = ("Layer", "Kind", "Output", "Neurons", "Weights", "FLOPs", "Memory")
 LAYER_COLUMNS = (
@@ -44,8 +44,14 @@ class Format(StrEnum):
 
 
 def rows_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The rows as JSON-able objects, one a model."""
-    return [{**dataclasses.asdict(row), "layers": list(row.layers)} for row in rows]
+    """The rows as JSON-able objects, one a model; the error of a regression is there as ``rmse``, too."""
+    return [_record(row) | {"layers": list(row.layers)} for row in rows]
+
+
+def _record(row: Row) -> dict[str, Any]:
+    """All but the layers."""
+    values = {name: value for name, value in dataclasses.asdict(row).items() if name not in ("layers", "task")}
+    return {"name": row.name, **row.task.entries(row.error), **values}
 
 
 def render(rows: Sequence[Row], format: Format, layers: bool = False) -> str:
@@ -62,8 +68,9 @@ def render(rows: Sequence[Row], format: Format, layers: bool = False) -> str:
     if format is Format.CSV:
         return _layers_csv(rows) if layers else _models_csv(rows)
     markdown = format is Format.MARKDOWN
-    header, conventions = list(HEADER), list(CONVENTIONS)
-    cells = [_model_cells(row) for row in rows]
+    title = _title(rows)
+    header, conventions = ["Model", title[0].upper() + title[1:], *HEADER], list(CONVENTIONS)
+    cells = [_model_cells(row, title) for row in rows]
     if any(row.stored_bytes is not None for row in rows):
         header += SPARSE_HEADER
         conventions += SPARSE_CONVENTIONS
@@ -87,10 +94,17 @@ def format_bytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e3:.1f} kB" if size_bytes < 1e6 else f"{size_bytes / 1e6:.1f} MB"
 
 
-def _model_cells(row: Row) -> list[str]:
+def _title(rows: Sequence[Row]) -> str:
+    """What the errors of all rows are called; where tasks meet, a cell says itself what is no error."""
+    measures = {row.task.measure for row in rows}
+    return measures.pop() if len(measures) == 1 else "error"
+
+
+def _model_cells(row: Row, title: str) -> list[str]:
+    show = row.task.show if row.task.measure == title else row.task.word
     return [
         row.name,
-        UNKNOWN if row.error is None else f"{row.error:.2f}%",
+        UNKNOWN if row.error is None else show(row.error),
         f"{row.weights:,} ({row.weights_percent:.2f}%)",
         f"{format_flops(row.flops)} ({row.flops_percent:.2f}%)",
         f"{row.memory:,} ({row.memory_percent:.2f}%)",
@@ -143,10 +157,9 @@ def _grid(header: Sequence[str], cells: list[list[str]], left: int, markdown: bo
 
 
 def _models_csv(rows: Sequence[Row]) -> str:
-    from snncompress.reporting.rows import Row  # here, since it needs torch, and this file serves --help, too
-
-    columns = [field.name for field in dataclasses.fields(Row) if field.name != "layers"]
-    return _csv(columns, [[getattr(row, column) for column in columns] for row in rows])
+    records = [_record(row) for row in rows]
+    columns = list(dict.fromkeys(name for record in records for name in record))
+    return _csv(columns, [[record.get(column) for column in columns] for record in records])
 
 
 def _layers_csv(rows: Sequence[Row]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from snncompress.data.task import Task
 from snncompress.errors import UsageError
 from snncompress.files import write_bytes
 from snncompress.run import Run
@@ -21,16 +22,22 @@ AXES = {  # what a point may hold
 
 
 def plot_tradeoff(
-    points: Sequence[Mapping[str, float]], out: Path, *, original_error: float | None, title: str
+    points: Sequence[Mapping[str, float]],
+    out: Path,
+    *,
+    original_error: float | None,
+    title: str,
+    task: Task = Task.CLASSIFICATION,
 ) -> None:
     """Draws a pruning run and writes the picture at once, in the format that its ending names.
 
     Args:
-        points: ``flops``, ``error`` (percent) and, if known, ``size`` and ``memory``, in the order of pruning, the
-            original first.
+        points: ``flops``, ``error`` (in the task's unit) and, if known, ``size`` and ``memory``, in the order of
+            pruning, the original first.
         out: The picture to write, ``.png``, ``.svg`` or ``.pdf``; an existing one is replaced.
-        original_error: The original's error in percent, drawn as a line; None leaves it out.
+        original_error: The original's error, drawn as a line; None leaves it out.
         title: What stands above.
+        task: What the error is the error of.
 
     Raises:
         UsageError: If there is nothing to draw, matplotlib is missing, or it cannot write such a file.
@@ -38,35 +45,43 @@ def plot_tradeoff(
     """
     if not points:
         raise UsageError("there are no points to draw; prune a model first")
+    counts = [name for name in AXES if all(name in point for point in points)]
+    figure, panes = figure_of(out, len(counts))
+    for panel, (name, axes) in enumerate(zip(counts, panes, strict=True)):
+        _draw(axes, points, name, original_error, task)
+        if panel == 0:
+            axes.set_ylabel(task.axis())
+            axes.set_title(title, loc="left")
+            axes.legend(frameon=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format=out.suffix.removeprefix(".").lower())
+    write_bytes(out, picture.getvalue())
+
+
+def figure_of(out: Path, panels: int) -> tuple[Any, Any]:
+    """A figure with some panels side by side that can be written into a file; its panels.
+
+    Raises:
+        UsageError: If matplotlib is missing, or it cannot write such a file.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise UsageError("drawing needs matplotlib; pip install snncompress[plots]") from None
-    counts = [name for name in AXES if all(name in point for point in points)]
-    figure = Figure(figsize=(2 + 5 * len(counts), 4.2), dpi=150, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
-    endings = canvas.get_supported_filetypes()
-    ending = out.suffix.removeprefix(".").lower()
-    if ending not in endings:
+    figure = Figure(figsize=(2 + 5 * panels, 4.2), dpi=150, layout="constrained")
+    endings = FigureCanvasAgg(figure).get_supported_filetypes()
+    if out.suffix.removeprefix(".").lower() not in endings:
         raise UsageError(f"cannot draw into '{out}': its ending is none of {', '.join(sorted(endings))}")
-    for panel, (name, axes) in enumerate(zip(counts, figure.subplots(1, len(counts), squeeze=False)[0], strict=True)):
-        _draw(axes, points, name, original_error)
-        if panel == 0:
-            axes.set_ylabel("Error (%)")
-            axes.set_title(title, loc="left")
-            axes.legend(frameon=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format=ending)
-    write_bytes(out, picture.getvalue())
+    return figure, figure.subplots(1, panels, squeeze=False)[0]
 
 
 def plot_run(run: Run, out: Path) -> None:
     """Draws how a run was pruned; its errors are those on validation images."""
     assert run.plan is not None
     points = [point for point in run.plan["points"] if "error" in point]
-    title = f"{run.name}: validation error while pruning"
-    plot_tradeoff(points, out, original_error=points[0]["error"] if points else None, title=title)
+    title = f"{run.name}: validation {run.task.measure} while pruning"
+    plot_tradeoff(points, out, original_error=points[0]["error"] if points else None, title=title, task=run.task)
 
 
 def _short(count: float) -> str:
@@ -77,7 +92,9 @@ def _short(count: float) -> str:
     return f"{count:g}"
 
 
-def _draw(axes: Any, points: Sequence[Mapping[str, float]], count: str, original_error: float | None) -> None:
+def _draw(
+    axes: Any, points: Sequence[Mapping[str, float]], count: str, original_error: float | None, task: Task
+) -> None:
     from matplotlib.ticker import LogLocator, NullLocator
 
     costs, errors = [point[count] for point in points], [point["error"] for point in points]
@@ -86,9 +103,11 @@ def _draw(axes: Any, points: Sequence[Mapping[str, float]], count: str, original
     axes.plot(costs[0], errors[0], "s", color=GREY, markersize=8, zorder=3, label="original")
     axes.plot(costs[-1], errors[-1], "D", color=VERMILLION, markersize=8, zorder=3, label="compressed")
     if original_error is not None:
-        axes.axhline(original_error, color=GREY, linewidth=1, linestyle="--", zorder=1, label="original's error")
+        axes.axhline(
+            original_error, color=GREY, linewidth=1, linestyle="--", zorder=1, label=f"original's {task.measure}"
+        )
     axes.annotate(
-        f"{errors[-1]:.2f}%\n{_short(costs[-1])}",
+        f"{task.show(errors[-1])}\n{_short(costs[-1])}",
         (costs[-1], errors[-1]),
         xytext=(-9, 0),  # pruning comes from the right, so the left is free
         textcoords="offset points",

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from snncompress.data.task import Task
 from snncompress.errors import UsageError
 from snncompress.run import Run
 
@@ -40,6 +41,12 @@ class Teacher:
     """A trained network whose probabilities are the targets; averaged over samples where its mean carries nothing."""
 
     def __init__(self, run: Run, student: Run, options: DistillOptions, device: torch.device) -> None:
+        for each in (student, run):
+            if each.task is Task.REGRESSION:
+                raise UsageError(
+                    f"--distill: soft targets are probabilities of classes, but {each.name} predicts a number; "
+                    "leave --distill out"
+                )
         theirs, ours = _outputs(run), _outputs(student)
         if run.input_shape != student.input_shape or theirs != ours:
             raise UsageError(

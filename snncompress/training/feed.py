@@ -10,6 +10,7 @@ from torch import Tensor
 
 from snncompress.data.batches import Batches, IterableBatches
 from snncompress.data.dataset import Dataset, Normalization
+from snncompress.data.task import Task
 from snncompress.errors import UsageError
 from snncompress.training.options import TrainOptions
 
@@ -51,6 +52,15 @@ def make_feed(
     plain = Batches(data.train, EVALUATION_BATCH, normalization, device=device, shuffle=True, seed=options.seed)
     held_out = Batches(data.validation, EVALUATION_BATCH, normalization, device=device)
     return Feed(train, plain, held_out)
+
+
+def task_of(data: Dataset | UserBatches) -> Task:
+    """What is to be learned; the user's own batches are asked for the first of them."""
+    if isinstance(data, Dataset):
+        return data.task
+    with torch.random.fork_rng(devices=()):  # a loader that shuffles draws
+        _, targets = next(iter(IterableBatches(data, device=torch.device("cpu"))))
+    return Task.of(targets)
 
 
 def count_examples(batches: AnyBatches) -> int:

@@ -8,10 +8,11 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from snncompress.data.task import Task
 from snncompress.errors import TrainingDivergedError
+from snncompress.evaluation.likelihood import as_rows, default_loss, faults
 from snncompress.models.layers import fill_zeros, find_zeros
 from snncompress.noise.attach import Noise
 from snncompress.noise.branch import Mode
@@ -37,13 +38,15 @@ class Learner:
         teacher: Teacher | None = None,
         *,
         sparse: bool = False,
+        task: Task = Task.CLASSIFICATION,
     ) -> None:
         self.model = model
         self.noise = noise
         self.options = options
-        self.loss = loss or F.cross_entropy
+        self.loss = loss or default_loss
         self.teacher = teacher
         self.sparse = sparse
+        self.task = task
         self._last: Tensor | None = None  # the inputs of the last step
         self.forget_sums()
         self.rebuild()
@@ -98,10 +101,8 @@ class Learner:
         (loss + penalty).backward()
         self.optimizer.step()
         fill_zeros(self.model, self._zeros)
-        wrong = torch.zeros_like(loss)
-        if outputs.dim() == 2 and targets.dim() == 1 and not targets.is_floating_point():
-            wrong = (outputs.detach().argmax(1) != targets).sum()
-        self._sums += torch.stack([loss.detach() * len(inputs), penalty.detach() * len(inputs), wrong])
+        fault = _fault(outputs.detach(), targets)
+        self._sums += torch.stack([loss.detach() * len(inputs), penalty.detach() * len(inputs), fault])
         self._count += len(inputs)
         self._last = inputs
 
@@ -112,11 +113,15 @@ class Learner:
         self._count = 0
 
     def means(self) -> dict[str, float]:
-        """Mean loss, penalty and error (%) since they were last forgotten; NaN stops training."""
-        loss, penalty, wrong = (self._sums / max(self._count, 1)).tolist()
+        """Mean loss, penalty and the task's error since they were last forgotten; NaN stops training."""
+        loss, penalty, fault = (self._sums / max(self._count, 1)).tolist()
         if not math.isfinite(loss + penalty):
             raise self._diverged("the loss is")
-        return {"loss": loss, "penalty": penalty, "error": 100 * wrong}
+        return {"loss": loss, "penalty": penalty, "error": self.task.error(fault)}
+
+    def shown(self) -> dict[str, float]:
+        """The same for people: the error under the name that it has."""
+        return {self.task.measure if name == "error" else name: value for name, value in self.means().items()}
 
     def check_finite(self) -> None:
         """Raises if the loss or any parameter is NaN or infinite, or the next loss will be."""
@@ -189,6 +194,15 @@ class Learner:
             torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
         self._sums = tensors["sums"][:3].to(self.device, copy=True)
         self._count = int(tensors["sums"][3])
+
+
+def _fault(outputs: Tensor, targets: Tensor) -> Tensor:
+    """What a batch adds to the error; nothing where only a loss of the user's knows what its targets mean."""
+    if Task.of(targets) is Task.REGRESSION:
+        known = outputs.numel() == len(targets)
+    else:
+        known = outputs.dim() == 2 and targets.dim() == 1 and not targets.is_floating_point()
+    return faults(as_rows(outputs), targets).sum() if known else outputs.new_zeros(())
 
 
 def precise_type(device: torch.device) -> torch.dtype:

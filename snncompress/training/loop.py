@@ -25,7 +25,16 @@ from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
 from snncompress.training.batchnorm import reestimate
 from snncompress.training.distillation import DistillOptions, Teacher, to_record
-from snncompress.training.feed import AnyBatches, Cursor, Feed, UserBatches, count_examples, make_feed, pick_device
+from snncompress.training.feed import (
+    AnyBatches,
+    Cursor,
+    Feed,
+    UserBatches,
+    count_examples,
+    make_feed,
+    pick_device,
+    task_of,
+)
 from snncompress.training.interrupt import interrupted, watch_interrupt
 from snncompress.training.langevin import Langevin, PosteriorOptions
 from snncompress.training.learner import Learner, Loss
@@ -66,7 +75,8 @@ def train(
         method_options: options of the method.
         layers: names or globs of the layers that become stochastic, or ``all``, ``hidden``, ``inner``,
             ``last-hidden``, ``first-linear``; the method's own choice when absent.
-        loss: takes outputs and targets; cross-entropy when absent.
+        loss: takes outputs and targets; when absent, cross-entropy, or half the squared error where the targets are
+            one float a sample.
         teacher: a run whose probabilities are learned from.
         distill: how much, and how softly.
         posterior: samples the weights' posterior after training.
@@ -81,6 +91,7 @@ def train(
     options = options or TrainOptions()
     progress = progress or Progress()
     chosen = pick_device(device)
+    run = replace(run, task=task_of(data))
     torch.manual_seed(options.seed)
     model = copy.deepcopy(run.model).to(chosen)
     noise = None
@@ -102,7 +113,7 @@ def train(
         "posterior": None if posterior is None else asdict(posterior),
     }
     folder = RunFolder(None if out is None else Path(out), command, options.save_every)
-    learner = Learner(model, noise, options, loss, guide, sparse=run.sparse)
+    learner = Learner(model, noise, options, loss, guide, sparse=run.sparse, task=run.task)
     started = run.successor(config)
     step, drawn = 0, 0
     with folder:
@@ -162,11 +173,11 @@ def _loop(learner: Learner, feed: Feed, folder: RunFolder, step: int, progress: 
             learner.step(*cursor.take(step), lr=options.rate(step / total))
             step += 1
             if step % SHOW_EVERY == 0 or step == total:
-                progress.advance(step % SHOW_EVERY or SHOW_EVERY, **learner.means())
+                progress.advance(step % SHOW_EVERY or SHOW_EVERY, **learner.shown())
             if step % length == 0:
                 _end_of_epoch(learner, feed, folder, step, began)
                 began = time.monotonic()
-                _tell(progress, folder, options.epochs)
+                _tell(progress, folder, learner)
             if folder.due() or interrupt.requested:
                 learner.check_finite()
                 folder.save(learner.tensors(), {"step": step})
@@ -206,7 +217,7 @@ def _sample_posterior(
     walk.settle()
     _end_of_epoch(learner, feed, folder, trained, began, posterior=walk.count)
     error = folder.history[-1].get("validation_error")
-    shown = "" if error is None else f": validation error {error:.2f}% by their mean"
+    shown = "" if error is None else f": validation {learner.task.word(error)} by their mean"
     progress.message(f"{total:,} samples of the posterior{shown}")
     return _metrics(folder)
 
@@ -259,15 +270,15 @@ def _metrics(folder: RunFolder) -> dict[str, Any]:
     return {"validation": last} if last else {}
 
 
-def _tell(progress: Progress, folder: RunFolder, epochs: int) -> None:
-    last = folder.history[-1]
-    text = f"epoch {last['epoch']}/{epochs}: loss {last['loss']:.4f}"
+def _tell(progress: Progress, folder: RunFolder, learner: Learner) -> None:
+    last, task = folder.history[-1], learner.task
+    text = f"epoch {last['epoch']}/{learner.options.epochs}: loss {last['loss']:.4f}"
     if last["penalty"]:
         text += f", penalty {last['penalty']:.4f}"
     if "validation_error" in last:
-        text += f", validation error {last['validation_error']:.2f}%"
+        text += f", validation {task.word(last['validation_error'])}"
     if "validation_error_averaged" in last:
-        text += f" by the mean, {last['validation_error_averaged']:.2f}% by averaging"
+        text += f" by the mean, {task.show(last['validation_error_averaged'])} by averaging"
     progress.message(text)
 
 

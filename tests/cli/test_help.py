@@ -21,7 +21,7 @@ HEAVY = {"torch", "torchvision", "numpy", "onnx", "onnxruntime", "safetensors", 
 
 
 def test_the_commands() -> None:
-    assert set(COMMANDS) == {"train", "prune", "restore", "report", "export", "evaluate", "list", "demo"}
+    assert set(COMMANDS) == {"train", "prune", "restore", "report", "export", "evaluate", "curve", "list", "demo"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

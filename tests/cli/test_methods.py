@@ -77,7 +77,7 @@ def test_evaluate_by_samples(runs: Path, call: Any, method: str) -> None:
     assert [line[:16].strip() for line in (mean, one, averaged)] == ["mean propagation", "one sample", "3 averaged"]
     assert "±" in one
     bounded = method in ("sparse-vd", "vd", "variance")
-    assert any("ELBO of the training images" in line for line in rest) == bounded
+    assert any("ELBO of the training data" in line for line in rest) == bounded
     result = json.loads(call("evaluate", runs / method, "--samples", "3", "--json"))
     assert result.keys() == {"error", "nll", "samples", "one_sample", "averaged", "elbo", "split"}
     assert result["samples"] == result["averaged"]["samples"] == 1000

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from torch import nn
 
+from snncompress.data.task import Task
 from snncompress.errors import RunError, UsageError
 from snncompress.measure.cost import measure_cost, state_bytes
 from snncompress.reporting.rows import Row, make_row, original_row
@@ -20,7 +21,7 @@ from snncompress.reporting.tradeoff import plot_tradeoff
 
 KEYS = [
     *("name", "error", "weights", "weights_percent", "flops", "flops_percent"),
-    *("memory", "memory_percent", "bytes", "layers"),
+    *("memory", "memory_percent", "bytes", "flops_sparse", "stored_bytes", "layers"),
 ]
 ORIGINAL = {
     "weights": 431_080,
@@ -108,6 +109,19 @@ def test_csv_holds_every_digit(rows: list[Row]) -> None:
     assert {layer["model"] for layer in layers} == {"runs/pruned"}
 
 
+def test_a_regression_says_rmse(rows: list[Row]) -> None:
+    number = dataclasses.replace(rows[1], name="number", task=Task.REGRESSION)
+    assert squeezed(render([number], Format.TEXT))[0].startswith("Model RMSE Weights")
+    assert squeezed(render([number], Format.TEXT))[2].startswith("number 0.9000 10,136")
+    mixed = squeezed(render([rows[1], number], Format.TEXT))
+    assert mixed[0].startswith("Model Error")
+    assert mixed[2].startswith("runs/pruned 0.90%")
+    assert mixed[3].startswith("number RMSE 0.9000")
+    assert [list(row)[:3] for row in rows_json([rows[1], number])] == [KEYS[:3], ["name", "error", "rmse"]]
+    read = list(csv.DictReader(render([rows[1], number], Format.CSV).splitlines()))
+    assert [row["rmse"] for row in read] == ["", "0.9"]
+
+
 def test_no_rows() -> None:
     assert json.loads(render([], Format.JSON)) == []
     assert "Model" in render([], Format.TEXT)
@@ -131,6 +145,11 @@ def test_picture(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [out]
     plot_tradeoff(POINTS[:1], tmp_path / "one.svg", original_error=None, title="one point")
     assert b"<svg" in (tmp_path / "one.svg").read_bytes()
+    plot_tradeoff(POINTS, tmp_path / "number.svg", original_error=0.8, title="number", task=Task.REGRESSION)
+    picture = (tmp_path / "number.svg").read_text()
+    assert "<!-- RMSE -->" in picture
+    assert "%" not in picture.split("<!-- number -->")[1]
+    assert "<!-- Error (%) -->" in (tmp_path / "one.svg").read_text()
 
 
 def test_picture_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``magnitude``: the size |μ| of a weight; needs no noise.
+"""``magnitude``: the size of a weight; needs no noise.
 
     |μ| < τ  goes
 

@@ -1,4 +1,4 @@
-"""``snr``: signal-to-noise ratio |μ|/σ of a weight's posterior.
+"""``snr``: signal-to-noise ratio of a weight: the size of its mean over its deviation.
 
     |μ| / σ < τ  goes
 

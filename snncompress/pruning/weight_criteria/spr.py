@@ -1,4 +1,4 @@
-"""``spr``: signal plus robustness |μ| + σ of a weight's posterior.
+"""``spr``: signal plus robustness of a weight: the size of its mean plus its deviation.
 
     |μ| + σ < τ  goes   (Eq. 17)
 

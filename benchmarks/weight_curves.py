@@ -1,0 +1,73 @@
+"""Signal-to-noise against signal-plus-robustness: Figure 2 of Nalisnick et al. (2015), on MNIST, IMDB and protein.
+
+    python -m benchmarks.weight_curves --data-root data --tabular data --out runs/curves
+
+trains a perceptron with Bernoulli noise on its units, draws 10,000 samples of its weights by Langevin dynamics without
+that noise, removes weights in the order of each criterion without any retraining, and prints the share at which the
+test error doubles. Beside them: networks with as many weights, retrained on the soft targets of the whole one (for
+classes), and the moments of the weights of a network trained without noise. `data/imdb.npz` and `data/protein.npz` come
+from `python -m benchmarks.tabular`; protein stands in for the Million Song Dataset. What is there already is not
+trained again. Widths, rates and epochs were chosen on validation data; the test data are looked at here, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from benchmarks.commands import Command, ensure_run, snncompress
+
+SAMPLES = 10_000
+CRITERIA = ("snr", "spr", "magnitude", "random")
+# name: the network, its noise, its training, and whether smaller ones learn from its probabilities
+TASKS: dict[str, tuple[str, Command, Command, bool]] = {
+    "mnist": ("widths=500-300", [], ["--epochs", "30"], True),
+    "imdb": ("widths=100", [], ["--epochs", "4"], True),
+    "protein": ("widths=200-200", ["-o", "rate=0.1"], ["--epochs", "30", "--lr", "0.003"], False),
+}
+
+
+def train(out: Path, name: str, data: Command) -> None:
+    """The network with noise and the one without, and their posteriors."""
+    widths, noise, training, _ = TASKS[name]
+    for kind, method in (("noisy", ["dropout", *noise]), ("plain", ["none"])):
+        words = ["mlp", *data, "--model-arg", widths, "--method", *method, *training]
+        ensure_run(out / f"{name}-{kind}", [*words, "--posterior", f"sgld:{SAMPLES}"])
+
+
+def draw(out: Path, name: str) -> dict[str, Any]:
+    """The curves of the noisy network, and what they say."""
+    folder = out / f"{name}-curve"
+    words = ["--criteria", ",".join(CRITERIA), "--split", "test", "--beside", str(out / f"{name}-plain")]
+    retrain = ["--retrain", "soft-targets", "--retrain-epochs", TASKS[name][2][1]] if TASKS[name][3] else []
+    snncompress("curve", str(out / f"{name}-noisy"), *words, *retrain, "--out", str(folder))
+    result: dict[str, Any] = json.loads((folder / "curve.json").read_text())
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", default="data")
+    parser.add_argument("--tabular", type=Path, default=Path("data"), help="where imdb.npz and protein.npz are")
+    parser.add_argument("--out", type=Path, default=Path("runs/curves"))
+    parser.add_argument("--only", nargs="*", choices=TASKS, help="these tasks only")
+    arguments = parser.parse_args()
+    rows = []
+    for name in arguments.only or TASKS:
+        data = ["--data", f"npz:{arguments.tabular / name}.npz"]
+        if name == "mnist":
+            data = ["--data", "mnist", "--data-root", arguments.data_root]
+        train(arguments.out, name, data)
+        curves = {curve["name"]: curve for curve in draw(arguments.out, name)["curves"]}
+        doubles = [curves[criterion]["doubles"] for criterion in CRITERIA]
+        shown = ["never" if share is None else f"{share:.1f}%" for share in doubles]
+        rows.append([name, f"{curves['snr']['errors'][0]:.4g}", *shown])
+    print("\n" + tabulate(rows, ["task", "test error", *CRITERIA], tablefmt="github", disable_numparse=True))
+
+
+if __name__ == "__main__":
+    main()
