@@ -80,3 +80,5 @@ def export(
         f"{result.largest_difference:.1e} ({result.relative_difference:.1e} of the largest output) "
         f"on {result.samples} {kind} images"
     )
+    if opened.run.sparse:
+        print("The file is dense: it holds the zero weights, too, and onnxruntime multiplies by them.")

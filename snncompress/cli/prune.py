@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,10 +14,14 @@ from snncompress.pruning.options import Allocation, Per, PruneOptions, Scope, We
 from snncompress.storage import Storage
 from snncompress.training.options import TrainOptions
 
+if TYPE_CHECKING:
+    from snncompress.pruning.pipeline import Preview
+    from snncompress.pruning.sparsify import WeightPreview
+
 # What makes sense for neurons only, and for weights only.
 NEURONS_ONLY = (
     "target_latency", "allocation", "candidates", "trial_steps", "per", "step", "round_to", "min_neurons",
-    "finetune_noise", "dry_run",
+    "finetune_noise",
 )  # fmt: skip
 WEIGHTS_ONLY = ("threshold", "scope", "format")
 
@@ -175,7 +179,7 @@ def prune(
     from snncompress.cli.screen import Screen
     from snncompress.pruning.pipeline import preview
     from snncompress.pruning.pipeline import prune as prune_run
-    from snncompress.pruning.sparsify import prune_weights
+    from snncompress.pruning.sparsify import preview_weights, prune_weights
     from snncompress.reporting.tradeoff import plot_run
     from snncompress.training.distillation import DistillOptions
 
@@ -206,7 +210,12 @@ def prune(
         teacher = opened.run if distill == "self" else open_teacher(distill, trust_source)
     if dry_run:
         with Screen(quiet, json) as screen:
-            plan = preview(opened.run, opened.need_data(), pruning, training, device=device, progress=screen)
+            look: dict[str, Any] = {"device": device, "progress": screen}
+            plan: Preview | WeightPreview
+            if fewer is not None:
+                plan = preview_weights(opened.run, opened.need_data(), fewer, training, **look)
+            else:
+                plan = preview(opened.run, opened.need_data(), pruning, training, **look)
         show_preview(plan, json)
         return
     with Screen(quiet, json) as screen:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from snncompress.data.task import Task
     from snncompress.evaluation.sampling import StochasticEvaluation
     from snncompress.pruning.pipeline import Preview
+    from snncompress.pruning.sparsify import WeightPreview
     from snncompress.run import Run
 
 
@@ -64,15 +65,19 @@ def show_run(run: Run, json: bool) -> None:
 
 def _show_sparsity(plan: Mapping[str, Any]) -> None:
     """How many weights are left of each layer that pruning began with."""
+    _show_layers(plan["layers"])
+    gone, change = plan["removed_neurons"], plan["logit_change"]
+    print(f"\n{gone} neurons were left idle and are gone; logits changed by {change:.1e} of the largest")
+
+
+def _show_layers(layers: Mapping[str, Mapping[str, int]]) -> None:
     from tabulate import tabulate
 
     rows = [
         (name, f"{layer['left']:,} of {layer['weights']:,}", f"{100 * layer['left'] / layer['weights']:.2f}%")
-        for name, layer in plan["layers"].items()
+        for name, layer in layers.items()
     ]
     print(tabulate(rows, ["layer", "weights left", ""], disable_numparse=True, colalign=("left", "right", "right")))
-    gone, change = plan["removed_neurons"], plan["logit_change"]
-    print(f"\n{gone} neurons were left idle and are gone; logits changed by {change:.1e} of the largest")
 
 
 def format_seconds(seconds: float) -> str:
@@ -82,22 +87,28 @@ def format_seconds(seconds: float) -> str:
     return f"about {round(seconds / 60)} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
-def show_preview(plan: Preview, json: bool) -> None:
+def show_preview(plan: Preview | WeightPreview, json: bool) -> None:
     """What ``prune --dry-run`` found."""
     from tabulate import tabulate
+
+    from snncompress.pruning.sparsify import WeightPreview
 
     if json:
         print_json(plan.to_json())
         return
-    rows = [(name, width, plan.planned[name]) for name, width in plan.widths.items()]
-    print(tabulate(rows, ["layer", "neurons", "planned"]))
-    print(f"\n{plan.dead} of {plan.neurons} neurons never fire; the others rank by {plan.criterion}.")
-    if plan.unprunable:
-        print(f"Hidden layers that lose no neurons of their own: {', '.join(plan.unprunable)}.")
+    if isinstance(plan, WeightPreview):
+        _show_layers(plan.layers)
+        print(f"\nWeights rank by {plan.criterion}; the least that stays has {plan.threshold:.4g}.")
+    else:
+        rows = [(name, width, plan.planned[name]) for name, width in plan.widths.items()]
+        print(tabulate(rows, ["layer", "neurons", "planned"]))
+        print(f"\n{plan.dead} of {plan.neurons} neurons never fire; the others rank by {plan.criterion}.")
+        if plan.unprunable:
+            print(f"Hidden layers that lose no neurons of their own: {', '.join(plan.unprunable)}.")
     for name, word in (("flops", "FLOPs"), ("size", "Weights"), ("memory", "Memory")):
         target = f", target {plan.targets[name]:,}" if name in plan.targets else ""
         print(f"{word}: {plan.cost[name]:,} now, {plan.planned_cost[name]:,} planned{target}.")
-    if plan.steps:
+    if not isinstance(plan, WeightPreview) and plan.steps:
         print(f"At most {plan.steps:,} steps of fine-tuning, {format_seconds(plan.seconds)}.")
 
 

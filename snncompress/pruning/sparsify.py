@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from snncompress.models.layers import weight_layers
 from snncompress.progress import Progress
 from snncompress.pruning.options import Scope, WeightOptions
 from snncompress.pruning.points import metrics_of
-from snncompress.pruning.sparsifier import CRITERIA, pick_weight_criterion
+from snncompress.pruning.sparsifier import CRITERIA, Sparsifier, pick_weight_criterion
 from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import targets_of
 from snncompress.pruning.weights import WeightPruner
@@ -99,6 +99,58 @@ def prune_weights(
     return folder.finish(_finished(started, run, pruner, criterion))
 
 
+@dataclass(frozen=True)
+class WeightPreview:
+    """What pruning would do at once, without rounds and fine-tuning.
+
+    Attributes:
+        criterion: what the weights rank by.
+        threshold: the least score that stays.
+        layers: by layer, its weights and those that would be left.
+        cost: flops, size and memory now; zeros do not count.
+        planned_cost: the same after pruning, idle neurons gone.
+        targets: those that were given.
+    """
+
+    criterion: str
+    threshold: float
+    layers: dict[str, dict[str, int]]
+    cost: dict[str, int]
+    planned_cost: dict[str, int]
+    targets: dict[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def preview_weights(
+    run: Run,
+    data: Dataset | UserBatches,
+    options: WeightOptions,
+    training: TrainOptions | None = None,
+    *,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> WeightPreview:
+    """How many weights would stay, where, and what that would cost; nothing is kept and nothing written."""
+    training, progress, chosen = training or TrainOptions(), progress or Progress(), pick_device(device)
+    subject = make_subject(run, training, chosen, keep=options.keep)
+    criterion = pick_weight_criterion(options.criterion, subject.noise, run.posterior)
+    _check(run, options, criterion)
+    feed = make_feed(data, None, training, run.normalization, chosen)
+    targets = targets_of(run, options)
+    torch.manual_seed(training.seed)
+    with watch_interrupt() as interrupt:
+        pruner = WeightPruner(subject, feed, options, targets, criterion, RunFolder(None), interrupt, progress)
+        ranking, stay = pruner.decide()
+    sparsifier = pruner.sparsifier
+    cost, planned = pruner.cost(), sparsifier.cost_of(ranking, stay)
+    with sparsifier.without(ranking.gone(stay)):
+        layers = _layers(run, sparsifier)
+    return WeightPreview(criterion, ranking.threshold(stay), layers, asdict(cost), asdict(planned), targets.given())
+
+
 def make_subject(
     run: Run,
     training: TrainOptions,
@@ -149,7 +201,7 @@ def _finished(started: Run, source: Run, pruner: WeightPruner, criterion: str) -
         **asdict(pruner.cost()),
         "criterion": criterion,
         "threshold": state["threshold"],
-        "layers": _layers(source, pruner),
+        "layers": _layers(source, pruner.sparsifier),
         "kept": subject.kept(),
         "unprunable": subject.unprunable,
         "removed_neurons": state["removed_neurons"],
@@ -161,9 +213,9 @@ def _finished(started: Run, source: Run, pruner: WeightPruner, criterion: str) -
     return replace(started, model=model, noise=noise, metrics=metrics_of(last), plan=plan)
 
 
-def _layers(source: Run, pruner: WeightPruner) -> dict[str, dict[str, int]]:
+def _layers(source: Run, sparsifier: Sparsifier) -> dict[str, dict[str, int]]:
     """By layer: its weights before pruning, and those that are left."""
-    left = pruner.sparsifier.nonzero()
+    left = sparsifier.nonzero()
     return {
         name: {"weights": layer.weight.numel(), "left": left[name]}
         for name, layer in weight_layers(source.model).items()

@@ -62,11 +62,16 @@ class WeightPruner(Session):
 
     # --- the phases -----------------------------------------------------------------------------------------
 
-    def _decide(self) -> str:
-        """How many weights stay, and in how many rounds the others go."""
+    def decide(self) -> tuple[Ranking, int]:
+        """The weights in the order in which they go, and how many of them stay."""
         self._begin()
         ranking = self._rank()
-        goal, rounds = self._goal(ranking), 1
+        return ranking, self._goal(ranking)
+
+    def _decide(self) -> str:
+        """In how many rounds weights go."""
+        ranking, goal = self.decide()
+        rounds = 1
         if self.goals.finetune_steps and self.targets.given() and goal < ranking.alive:
             rounds = math.ceil(math.log(goal / ranking.alive) / math.log(KEPT_A_ROUND))
         self.state |= {"first": ranking.alive, "goal": goal, "rounds": rounds}
