@@ -5,8 +5,7 @@
 trains LeNet-5 plainly, then its first dense layer (400,000 weights) under each parameterization, and prints ELBO, data
 term, KL and accuracies beside the paper's. A collapse of α takes a hundred epochs and more. So the dense layers are
 trained alone first, on the features of the plain network's convolutions, which are computed once (an epoch takes
-seconds); then all layers together, and once more where single neurons still resist. The paper trains all layers from
-the beginning. Twenty to forty minutes a row.
+seconds); then all layers together, twice. The paper trains all layers from the beginning. Forty minutes a row.
 What is there already is not trained again, so that it can be interrupted, or shared between processes with --only.
 Epochs and rates were chosen on the validation split; the test images are looked at here, once.
 """
@@ -32,7 +31,7 @@ from snncompress.run import Run, load
 from snncompress.training.options import Schedule, TrainOptions
 
 PLAIN_EPOCHS, DENSE_EPOCHS, JOINT_EPOCHS = 6, 100, 20
-JOINT_PHASES = {"neuron": 2}  # one for the others; the learning rate falls to zero in each
+JOINT_PHASES = 2  # the learning rate falls to zero in each: after one, single neurons still resist the collapse
 BATCH, SAMPLES = 128, 20
 # name: method, its options, its learning rate, and the paper's ELBO, data term, KL, accuracy by the mean, averaged
 ROWS: dict[str, tuple[str, dict[str, str], float, tuple[float, ...]]] = {
@@ -82,9 +81,8 @@ def train(name: str, plain: Run, out: Path, screen: Screen) -> None:
             training, layers=["fc1"], validation=list(DataLoader(features(plain, data.validation), 1000)),
             out=dense, **common,
         )  # fmt: skip
-    phases = JOINT_PHASES.get(name, 1)
-    for phase in range(1, phases + 1):
-        folder = out / (name if phase == phases else f"{name}-joint{phase}")
+    for phase in range(1, JOINT_PHASES + 1):
+        folder = out / (name if phase == JOINT_PHASES else f"{name}-joint{phase}")
         if status(folder) == "complete":
             continue
         if phase > 1:

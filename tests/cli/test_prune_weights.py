@@ -206,6 +206,23 @@ def test_the_export_is_dense(runs: Path, call: Any) -> None:
     assert result["size_bytes"] > state_bytes(snncompress.load(runs / "thin").model)
 
 
+def test_the_export_says_that_it_is_dense(runs: Path, call: Any) -> None:
+    assert "it holds the zero weights, too" in call("export", runs / "thin", "--out", "thin.onnx")
+    assert "zero weights" not in call("export", runs / "plain", "--out", "plain.onnx")
+
+
+def test_a_dry_run_plans_and_writes_nothing(runs: Path, call: Any) -> None:
+    words = ["prune", runs / "plain", "--weights", "--target-size", "10%", *ONCE]
+    plan = json.loads(call(*words, "--dry-run", "--json"))
+    assert plan["planned_cost"]["size"] <= plan["targets"]["size"] < plan["cost"]["size"]
+    assert "Weights rank by magnitude" in call(*words, "--dry-run")
+    assert not Path("few").exists()
+    call(*words, "--out", "few")
+    made = json.loads(Path("few/plan.json").read_text())
+    assert (made["size"], made["flops"]) == (plan["planned_cost"]["size"], plan["planned_cost"]["flops"])
+    assert made["threshold"] == pytest.approx(plan["threshold"])
+
+
 def test_a_recipe(runs: Path, call: Any) -> None:
     Path("recipe.toml").write_text(
         'weights = true\ntarget-size = "10%"\ncriterion = "magnitude"\nscope = "layer"\nformat = "dense"\n'
@@ -228,7 +245,6 @@ def test_criteria_are_listed(call: Any) -> None:
 OF_NEURONS = [
     ["--target-latency", "50%"], ["--allocation", "global"], ["--candidates", "3"], ["--trial-steps", "5"],
     ["--per", "size"], ["--step", "2"], ["--round-to", "4"], ["--min-neurons", "2"], ["--finetune-noise"],
-    ["--dry-run"],
 ]  # fmt: skip
 OF_WEIGHTS = [["--threshold", "0.1"], ["--scope", "layer"], ["--format", "csr"]]
 
