@@ -27,7 +27,8 @@ from benchmarks.commands import ensure_run, parse, read, status
 from snncompress.cli.screen import Screen
 from snncompress.data.batches import Batches
 from snncompress.data.dataset import Images
-from snncompress.run import Run, load
+from snncompress.run import Run
+from snncompress.run_files import load
 from snncompress.training.options import Schedule, TrainOptions
 
 PLAIN_EPOCHS, DENSE_EPOCHS, JOINT_EPOCHS = 6, 100, 20

@@ -33,7 +33,8 @@ from snncompress.pruning.masking import masked
 from snncompress.pruning.scoring import least_important
 from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import Targets
-from snncompress.run import Run, save_run
+from snncompress.run import Run
+from snncompress.run_files import save_run
 from snncompress.training.learner import Learner
 
 ZOO = ["lenet5", "vgg16", "resnet20", "resnet56", "wrn16-2"]

@@ -18,7 +18,7 @@ from typing import Any
 from tabulate import tabulate
 
 from benchmarks.commands import Command, ensure_run, parse, read
-from snncompress.run import load
+from snncompress.run_files import load
 
 PLAIN_EPOCHS = 6
 SPARSE = ["--method", "sparse-vd", "--schedule", "linear"]

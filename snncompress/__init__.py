@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from snncompress.pruning.pipeline import preview as preview
     from snncompress.pruning.pipeline import prune as prune
     from snncompress.pruning.sparsify import prune_weights as prune_weights
-    from snncompress.run import load as load
     from snncompress.run import wrap as wrap
+    from snncompress.run_files import load as load
     from snncompress.training.distillation import DistillOptions as DistillOptions
     from snncompress.training.langevin import PosteriorOptions as PosteriorOptions
     from snncompress.training.loop import train as train
@@ -47,7 +47,7 @@ _PUBLIC = {
     "evaluate": "evaluation.accuracy",
     "evaluate_stochastic": "evaluation.sampling",
     "export_onnx": "exporting.onnx",
-    "load": "run",
+    "load": "run_files",
     "load_data": "data.sources",
     "measure_cost": "measure.cost",
     "preview": "pruning.pipeline",

@@ -24,7 +24,8 @@ from snncompress.files import (
     write_tensors,
 )
 from snncompress.models.shapes import record_shapes
-from snncompress.run import Run, header, read_header, save_run
+from snncompress.run import Run
+from snncompress.run_files import header, read_header, save_run
 
 POINTS = "points"  # the folder of the models on the way
 # What may differ when a run is resumed: a smaller learning rate is the way on from a loss that became NaN.

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from snncompress.data.dataset import Dataset
 from snncompress.data.sources import load_data
-from snncompress.run import Run, load
+from snncompress.run import Run
+from snncompress.run_files import load
 
 CLASSES = ("0", "1", "2", "3")
 IMAGE = (1, 8, 8)

@@ -17,7 +17,8 @@ from snncompress import PruneOptions
 from snncompress.data.dataset import Normalization
 from snncompress.errors import RunError, UsageError
 from snncompress.noise.attach import attach
-from snncompress.run import NoiseRecord, Run, save_run, store_metrics, wrap
+from snncompress.run import NoiseRecord, Run, wrap
+from snncompress.run_files import save_run, store_metrics
 from snncompress.run_folder import RunFolder
 
 

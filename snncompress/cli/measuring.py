@@ -43,7 +43,7 @@ def evaluate_split(opened: Opened, split: str, device: str, progress: Progress) 
 
 
 def _store(opened: Opened, split: str, metrics: dict[str, Any]) -> None:
-    from snncompress.run import store_metrics
+    from snncompress.run_files import store_metrics
 
     if opened.run.path is not None and opened.own:
         with suppress(RunError):  # it is only a note: a run that others own may be evaluated, too

@@ -80,7 +80,7 @@ class Opened:
 
 def open_run(request: Request, *, with_data: bool = True) -> Opened:
     """Loads the model and, unless ``with_data`` is false, the data that was named or that the run was trained on."""
-    from snncompress.run import load
+    from snncompress.run_files import load
 
     request = replace(request, data=_absolute(request.data))
     own = False
@@ -182,7 +182,7 @@ def _check_fit(run: Run, data: Dataset) -> None:
 
 def open_teacher(folder: str, trust: bool) -> Run:
     """The run that ``--distill`` names."""
-    from snncompress.run import load
+    from snncompress.run_files import load
 
     if not is_run(folder):
         raise UsageError(f"--distill {folder} is not a run; give the folder of one that is trained")

@@ -115,7 +115,7 @@ def _label(run: Run) -> str:
 
 def _original_error(run: Run) -> float | None:
     """The test error of the model before pruning, if the run that it came from is there and knows it."""
-    from snncompress.run import read_header
+    from snncompress.run_files import read_header
 
     parent = run.parent
     error = None

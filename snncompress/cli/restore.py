@@ -42,7 +42,7 @@ def restore(
     from snncompress.cli.opening import is_run
     from snncompress.cli.render import show_points, show_run
     from snncompress.pruning.points import points_of, restore_point
-    from snncompress.run import load
+    from snncompress.run_files import load
 
     if not is_run(str(source)):
         raise UsageError(f"{source} is not a run; give the folder of one that was pruned")

@@ -30,7 +30,8 @@ from snncompress.pruning.moments import weight_moments
 from snncompress.pruning.sparsifier import Sparsifier
 from snncompress.pruning.sparsify import check_hollow, make_subject
 from snncompress.pruning.targets import Targets
-from snncompress.run import Run, load, read_header
+from snncompress.run import Run
+from snncompress.run_files import load, read_header
 from snncompress.training.distillation import DistillOptions
 from snncompress.training.feed import EVALUATION_BATCH, make_feed, pick_device
 from snncompress.training.loop import train

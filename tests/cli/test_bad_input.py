@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import nn
 from words import MODEL, train
 
-from snncompress import run as run_module
+from snncompress import run_files as run_module
 from snncompress.cli import run as run_command
 
 pytestmark = pytest.mark.usefixtures("elsewhere")

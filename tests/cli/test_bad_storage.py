@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from words import train
 
-from snncompress import run as run_module
+from snncompress import run_files as run_module
 from snncompress.cli import run as run_command
 from snncompress.errors import RunError
 

@@ -14,7 +14,7 @@ from small_data import make_table, to_csr, write_npz, write_table
 from words import MODEL
 
 from snncompress.cli import run as run_command
-from snncompress.run import load
+from snncompress.run_files import load
 
 QUICK = ["--finetune-steps", "3", "--final-epochs", "1", "--step", "3"]
 

@@ -12,7 +12,7 @@ from snncompress.cli import run as command
 from snncompress.data.dataset import Images
 from snncompress.data.sources import load_data
 from snncompress.errors import DataError, UsageError
-from snncompress.run import load
+from snncompress.run_files import load
 
 
 @pytest.fixture

@@ -26,7 +26,8 @@ from snncompress.noise.vd import NoiseBranch
 from snncompress.pruning.options import Allocation, Scope
 from snncompress.pruning.points import restore_point
 from snncompress.pruning.sparsifier import DRAWS
-from snncompress.run import Run, load
+from snncompress.run import Run
+from snncompress.run_files import load
 from snncompress.training.langevin import PosteriorOptions
 from snncompress.training.learner import Learner
 from snncompress.training.options import OptimizerName

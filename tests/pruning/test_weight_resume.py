@@ -21,7 +21,8 @@ from snncompress.data.dataset import Dataset
 from snncompress.errors import UsageError
 from snncompress.pruning.options import Allocation, Scope, WeightOptions
 from snncompress.pruning.sparsifier import Sparsifier
-from snncompress.run import Run, load
+from snncompress.run import Run
+from snncompress.run_files import load
 from snncompress.run_folder import RunFolder
 from snncompress.storage import Storage
 from snncompress.training.interrupt import InterruptedRunError

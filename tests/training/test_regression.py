@@ -25,7 +25,8 @@ from snncompress.progress import Progress
 from snncompress.pruning.options import PruneOptions
 from snncompress.pruning.pipeline import preview, prune
 from snncompress.pruning.points import restore_point
-from snncompress.run import Run, load
+from snncompress.run import Run
+from snncompress.run_files import load
 from snncompress.training.feed import task_of
 from snncompress.training.langevin import PosteriorOptions
 from snncompress.training.learner import Learner
