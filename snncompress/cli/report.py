@@ -24,6 +24,10 @@ def report(
     ],
     layers: Annotated[bool, typer.Option("--layers", help="What each layer costs, too.")] = False,
     format: Annotated[Format, typer.Option(help="Of the table.")] = Format.TEXT,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write the last run's story as one page that needs nothing else.", show_default=False),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw error against FLOPs of a pruned run (PNG).")] = None,
     data: o.Data = None,
     checkpoint: o.Checkpoint = None,
@@ -45,15 +49,18 @@ def report(
     \b
     Examples:
       snncompress report runs/plain runs/small --layers
+      snncompress report runs/small --html small.html
       snncompress report lenet5 --json
     """
     from snncompress.cli.opening import Request
     from snncompress.cli.render import print_json, warn_hollow
     from snncompress.cli.screen import Screen
+    from snncompress.files import write_bytes
 
     chosen = Format.JSON if json else format
     rows: list[Row] = []
     last: Run | None = None
+    page: str | None = None
     with Screen(quiet, json) as screen:
         for source in sources:
             request = Request(
@@ -64,6 +71,10 @@ def report(
             last = opened.run
             warn_hollow(last, screen)
             rows += _rows(opened.run, error, rows, beside=chosen is not Format.JSON)
+        if html is not None:
+            page = _page(opened, request, rows, screen)
+    if html is not None and page is not None:
+        write_bytes(html, page.encode())
     if plot is not None and last is not None:
         _plot(last, plot)
     if chosen is Format.JSON:
@@ -96,7 +107,7 @@ def _open(request: Request, screen: Screen) -> tuple[Opened, float | None]:
 
 def _rows(run: Run, error: float | None, shown: list[Row], beside: bool) -> list[Row]:
     """The run's row, after its original's where that is another model that is not shown yet."""
-    from snncompress.reporting.rows import make_row, original_row
+    from snncompress.reporting.rows import make_row
 
     row = make_row(
         _label(run), run.measured_model(), run.input_shape, run.original, error, run.original["neurons"],
@@ -105,8 +116,21 @@ def _rows(run: Run, error: float | None, shown: list[Row], beside: bool) -> list
     same = row.flops == run.original["flops"] and not run.sparse
     if not beside or same or any(r.flops == run.original["flops"] for r in shown):
         return [row]
+    return [_original(run), row]
+
+
+def _original(run: Run) -> Row:
+    from snncompress.reporting.rows import original_row
+
     name = "original" if run.source is None else f"original {Path(run.source.name).name}"
-    return [original_row(name, run.original, _original_error(run), run.task), row]
+    return original_row(name, run.original, _original_error(run), run.task)
+
+
+def _page(opened: Opened, request: Request, rows: list[Row], screen: Screen) -> str:
+    from snncompress.cli.telling import tell_run
+    from snncompress.reporting.page import render_page
+
+    return render_page(tell_run(opened, request, rows, _original(opened.run), screen))
 
 
 def _label(run: Run) -> str:
