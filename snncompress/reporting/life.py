@@ -40,7 +40,7 @@ class Life:
 def lay_out(lineage: Lineage) -> Life:
     """Puts the stages one after the other: by epochs, or by steps where nobody knows how many make an epoch."""
     stages = [stage for stage in lineage.stages if stage.history]
-    examples = _examples(stages)
+    examples = count_examples_of(stages)
     moments, dividers, begin = [], [], 0.0
     for stage in stages:
         scale = 1.0 if examples is None else (stage.batch_size or 0) / examples
@@ -51,7 +51,7 @@ def lay_out(lineage: Lineage) -> Life:
     return Life(tuple(moments), tuple(dividers), "Steps" if examples is None else "Epochs")
 
 
-def _examples(stages: Sequence[Stage]) -> float | None:
+def count_examples_of(stages: Sequence[Stage]) -> float | None:
     """Training images an epoch; None where no history has an epoch."""
     if any(stage.batch_size is None for stage in stages):
         return None
