@@ -23,6 +23,10 @@ def report(
         list[str], typer.Argument(metavar="SOURCE...", show_default=False, help="Runs, or models as in train.")
     ],
     layers: Annotated[bool, typer.Option("--layers", help="What each layer costs, too.")] = False,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Sort the runs by FLOPs, and mark those that no other beats."),
+    ] = False,
     format: Annotated[Format, typer.Option(help="Of the table.")] = Format.TEXT,
     html: Annotated[
         Path | None,
@@ -50,15 +54,18 @@ def report(
     Examples:
       snncompress report runs/plain runs/small --layers
       snncompress report runs/small --html small.html
+      snncompress report runs/* --compare
       snncompress report lenet5 --json
     """
     from snncompress.cli.opening import Request
     from snncompress.cli.render import print_json, warn_hollow
     from snncompress.cli.screen import Screen
     from snncompress.files import write_bytes
+    from snncompress.reporting.compare import find_fronts, sort_rows
 
     chosen = Format.JSON if json else format
     rows: list[Row] = []
+    data_sets: set[str | None] = set()
     last: Run | None = None
     page: str | None = None
     with Screen(quiet, json) as screen:
@@ -70,17 +77,25 @@ def report(
             opened, error = _open(request, screen)
             last = opened.run
             warn_hollow(last, screen)
-            rows += _rows(opened.run, error, rows, beside=chosen is not Format.JSON)
+            rows += _rows(opened.run, error, rows, beside=chosen is not Format.JSON and not compare)
+            data_sets.add(opened.run.data.get("name"))
+        if compare and len(data_sets) > 1:
+            names = ", ".join(sorted(name or "no data" for name in data_sets))
+            screen.message(f"the errors are of different data ({names}) and do not compare")
         if html is not None:
             page = _page(opened, request, rows, screen)
     if html is not None and page is not None:
         write_bytes(html, page.encode())
     if plot is not None and last is not None:
         _plot(last, plot)
+    fronts = None
+    if compare:
+        rows = sort_rows(rows)
+        fronts = find_fronts(rows)
     if chosen is Format.JSON:
-        print_json(rows_json(rows))
+        print_json(rows_json(rows, fronts))
     else:
-        print(render(rows, chosen, layers))
+        print(render(rows, chosen, layers, fronts))
 
 
 def _open(request: Request, screen: Screen) -> tuple[Opened, float | None]:

@@ -54,3 +54,17 @@ def test_a_page_says_what_it_lacks(small: str, call: Any, tmp_path: Path) -> Non
 
 def test_a_page_that_cannot_be_written(small: str, refused: Any, elsewhere: None) -> None:
     assert "cannot write" in refused("report", small, "--quiet", "--html", "nowhere/a.html", code=1)
+
+
+def test_compare_sorts_and_marks(small: str, noisy: str, call: Any) -> None:
+    rows = json.loads(call("report", noisy, small, "--compare", "--json"))
+    assert [row["name"] for row in rows] == ["small", "noisy"]
+    assert "flops" in rows[0]["front"]  # the cheapest
+    text = call("report", noisy, small, "--compare")
+    assert text.splitlines()[0].endswith("Front")
+    assert "original" not in text.splitlines()[2]
+
+
+def test_compare_says_when_data_differ(small: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["report", small, "lenet5", "--compare"]) == 0
+    assert "different data" in capsys.readouterr().err
