@@ -96,6 +96,8 @@ def report(
         print_json(rows_json(rows, fronts))
     else:
         print(render(rows, chosen, layers, fronts))
+        if last is not None and chosen is Format.TEXT and not compare:
+            _show_essentials(last, rows)
 
 
 def _open(request: Request, screen: Screen) -> tuple[Opened, float | None]:
@@ -139,6 +141,16 @@ def _original(run: Run) -> Row:
 
     name = "original" if run.source is None else f"original {Path(run.source.name).name}"
     return original_row(name, run.original, _original_error(run), run.task)
+
+
+def _show_essentials(run: Run, rows: list[Row]) -> None:
+    """Bars for what is left, if anything is gone."""
+    from snncompress.reporting.essentials import render_essentials
+    from snncompress.reporting.story import tell
+
+    story = tell(run, rows, _original(run))
+    if story.compressed:
+        print(f"\n{render_essentials(story)}")
 
 
 def _page(opened: Opened, request: Request, rows: list[Row], screen: Screen) -> str:

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 def tell_run(opened: Opened, request: Request, rows: list[Row], original: Row, screen: Screen) -> Story:
     """The story of a run; what cannot be found out is a note in it, not a failure."""
-    from snncompress.reporting.story import tell
+    from snncompress.reporting.lineage import read_lineage
+    from snncompress.reporting.story import NOWHERE, tell
 
     try:
         spreads, notes = _spreads(opened, request, screen)
     except SnncompressError as error:
         spreads, notes = [], [f"How importance was spread is not shown: {error}."]
-    return tell(opened.run, rows, original, spreads, notes)
+    path = opened.run.path
+    return tell(opened.run, rows, original, NOWHERE if path is None else read_lineage(path), spreads, notes)
 
 
 def _spreads(opened: Opened, request: Request, screen: Screen) -> tuple[list[Spread], list[str]]:

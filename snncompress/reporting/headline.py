@@ -68,7 +68,8 @@ def error_words(story: Story) -> str | None:
     return f"{task.number(abs(change))}{unit} {'more' if change > 0 else 'less'} {story.split} {task.measure}"
 
 
-def _change(story: Story) -> str:
+def error_change(story: Story) -> str:
+    """The price with its sign: ``+0.13 points``; both errors must be known."""
     assert story.error is not None
     assert story.original_error is not None
     change = story.error - story.original_error
@@ -98,6 +99,7 @@ def cards(story: Story) -> list[Card]:
         found.append(Card(number, what, f"{before} → {after} ({gain.percent:.2f}%)", gain.percent))
     task = story.row.task
     if story.error is not None:
-        was = "" if story.original_error is None else f"original {task.show(story.original_error)} ({_change(story)})"
+        original = story.original_error
+        was = "" if original is None else f"original {task.show(original)} ({error_change(story)})"
         found.append(Card(task.show(story.error), f"{story.split} {task.measure}", was, cost=True))
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from snncompress.reporting.charts import Bar, BarChart, Chart, Histogram
 from snncompress.reporting.life import life_charts, tradeoff_charts
-from snncompress.reporting.lineage import Lineage, read_lineage
+from snncompress.reporting.lineage import Lineage
 from snncompress.reporting.published import PublishedTable, find_published
 from snncompress.reporting.rows import Row
 from snncompress.run import Run
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_BARS = 60  # layers in the picture of widths; the table has all
 MOST_SPREADS = 12  # histograms
+NOWHERE = Lineage(())
 NOTICED = 1.005  # times less: anything below is called the same
 
 
@@ -104,25 +105,27 @@ class Pictures:
 
 
 def tell(
-    run: Run, rows: Sequence[Row], original: Row, spreads: Sequence[Spread] = (), notes: Sequence[str] = ()
+    run: Run,
+    rows: Sequence[Row],
+    original: Row,
+    lineage: Lineage = NOWHERE,
+    spreads: Sequence[Spread] = (),
+    notes: Sequence[str] = (),
 ) -> Story:
-    """Gathers what is known about a run.
+    """Puts together what is known about a run.
 
     Args:
         run: the run.
         rows: the report's rows, the run's own last.
         original: the row of its original; its error may be unknown.
+        lineage: the runs that led to it, with their histories.
         spreads: what its neurons or weights were worth.
         notes: what could not be found out, and why.
-
-    Raises:
-        RunError: If its history is damaged.
     """
     row = rows[-1]
     gains = tuple(Gain(name, getattr(original, name), getattr(row, name)) for name in ("flops", "weights", "memory"))
     size = row.bytes if row.stored_bytes is None else row.stored_bytes
     gains += (Gain("bytes", original.bytes, size),)
-    lineage = Lineage(()) if run.path is None else read_lineage(run.path)
     split, error, before = _errors(run, row.error, original.error)
     published = None if run.source is None else find_published(run.source.name)
     same = published is not None and run.data.get("name") == published.data

@@ -68,3 +68,10 @@ def test_compare_sorts_and_marks(small: str, noisy: str, call: Any) -> None:
 def test_compare_says_when_data_differ(small: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["report", small, "lenet5", "--compare"]) == 0
     assert "different data" in capsys.readouterr().err
+
+
+def test_only_text_has_bars(small: str, noisy: str, call: Any) -> None:
+    assert "█" in call("report", noisy, small)
+    assert "█" not in call("report", noisy)  # nothing is gone
+    for words in (["--format", "markdown"], ["--format", "csv"], ["--json"], ["--compare"]):
+        assert "█" not in call("report", noisy, small, *words)

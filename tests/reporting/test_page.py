@@ -17,6 +17,7 @@ from small_data import small_data
 from snncompress.cli.report import _original
 from snncompress.pruning.spread import neuron_spreads, weight_spreads
 from snncompress.reporting.headline import cards, format_fold, headline
+from snncompress.reporting.lineage import read_lineage
 from snncompress.reporting.page import render_page
 from snncompress.reporting.published import find_published
 from snncompress.reporting.rows import make_row
@@ -30,7 +31,9 @@ VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 def story_of(run: Run, name: str = "small", error: float | None = 3.0, **more: object) -> Story:
     row = make_row(name, run.model, run.input_shape, run.original, error, run.original["neurons"])
-    return tell(run, [row], replace(_original(run), error=None if error is None else 1.0), **more)  # type: ignore[arg-type]
+    assert run.path is not None
+    original = replace(_original(run), error=None if error is None else 1.0)
+    return tell(run, [row], original, read_lineage(run.path), **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
