@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from snncompress.cli.opening import Opened, Request
     from snncompress.cli.screen import Screen
     from snncompress.reporting.rows import Row
+    from snncompress.reporting.story import Story
     from snncompress.run import Run
 
 
@@ -31,6 +32,10 @@ def report(
     html: Annotated[
         Path | None,
         typer.Option(help="Write the last run's story as one page that needs nothing else.", show_default=False),
+    ] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the page's pictures as PNG files.", show_default=False),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw error against FLOPs of a pruned run (PNG).")] = None,
     data: o.Data = None,
@@ -54,20 +59,21 @@ def report(
     Examples:
       snncompress report runs/plain runs/small --layers
       snncompress report runs/small --html small.html
+      snncompress report runs/small --png pictures
       snncompress report runs/* --compare
       snncompress report lenet5 --json
     """
     from snncompress.cli.opening import Request
     from snncompress.cli.render import print_json, warn_hollow
     from snncompress.cli.screen import Screen
-    from snncompress.files import write_bytes
+    from snncompress.cli.telling import tell_run
     from snncompress.reporting.compare import find_fronts, sort_rows
 
     chosen = Format.JSON if json else format
     rows: list[Row] = []
     data_sets: set[str | None] = set()
     last: Run | None = None
-    page: str | None = None
+    story: Story | None = None
     with Screen(quiet, json) as screen:
         for source in sources:
             request = Request(
@@ -82,10 +88,10 @@ def report(
         if compare and len(data_sets) > 1:
             names = ", ".join(sorted(name or "no data" for name in data_sets))
             screen.message(f"the errors are of different data ({names}) and do not compare")
-        if html is not None:
-            page = _page(opened, request, rows, screen)
-    if html is not None and page is not None:
-        write_bytes(html, page.encode())
+        if html is not None or png is not None:
+            story = tell_run(opened, request, rows, _original(opened.run), screen)
+    if story is not None:
+        _write(story, html, png)
     if plot is not None and last is not None:
         _plot(last, plot)
     fronts = None
@@ -153,11 +159,16 @@ def _show_essentials(run: Run, rows: list[Row]) -> None:
         print(f"\n{render_essentials(story)}")
 
 
-def _page(opened: Opened, request: Request, rows: list[Row], screen: Screen) -> str:
-    from snncompress.cli.telling import tell_run
+def _write(story: Story, html: Path | None, png: Path | None) -> None:
+    from snncompress.files import write_bytes
     from snncompress.reporting.page import render_page
+    from snncompress.reporting.png import write_pictures
+    from snncompress.reporting.story import draw_up
 
-    return render_page(tell_run(opened, request, rows, _original(opened.run), screen))
+    if html is not None:
+        write_bytes(html, render_page(story).encode())
+    if png is not None:
+        write_pictures(draw_up(story).all(), png)
 
 
 def _label(run: Run) -> str:

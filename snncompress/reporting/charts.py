@@ -90,7 +90,7 @@ class LineChart:
         found = [y for series in self.series for y in series.ys] + [mark.y for mark in self.marks]
         found += [y for series in self.series if series.band for end in series.band for y in end]
         found += [] if self.level is None else [self.level[0]]
-        return [y for y in found if math.isfinite(y)]
+        return [y for y in found if math.isfinite(y) and (y > 0 or not self.log_y)]  # zeros lie on a log axis's floor
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,9 @@ Chart = LineChart | BarChart | Histogram
 
 
 def wants_log(values: Sequence[float]) -> bool:
-    """Whether values are better read on a logarithmic axis."""
-    finite = [value for value in values if math.isfinite(value)]
-    return bool(finite) and min(finite) > 0 and max(finite) > LOG_FROM * min(finite)
+    """Whether values are better read on a logarithmic axis; zeros would lie on its floor."""
+    positive = [value for value in values if math.isfinite(value) and value != 0]
+    return bool(positive) and min(positive) > 0 and max(positive) > LOG_FROM * min(positive)
 
 
 def ticks(low: float, high: float, log: bool = False, most: int = 6) -> list[float]:

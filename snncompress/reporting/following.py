@@ -140,7 +140,7 @@ def _pruning(stage: Stage, stages: tuple[Stage, ...], state: dict[str, Any]) -> 
     last = stage.history[-1] if stage.history else {}
     phase = state.get("phase", last.get("phase", "begin"))
     if phase == "final":
-        steps, examples = int(state.get("round_step", 0)), count_examples_of(stages)
+        steps, examples = int(state.get("round_step", 0)), count_examples_of(stage, stages)
         epochs, size = stage.config.get("final_epochs", 0), stage.batch_size
         if examples and epochs and size:
             return "the last fine-tuning", min(steps * size / examples / epochs, 1.0)

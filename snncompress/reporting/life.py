@@ -40,25 +40,26 @@ class Life:
 def lay_out(lineage: Lineage) -> Life:
     """Puts the stages one after the other: by epochs, or by steps where nobody knows how many make an epoch."""
     stages = [stage for stage in lineage.stages if stage.history]
-    examples = count_examples_of(stages)
+    lengths = [count_examples_of(stage, stages) for stage in stages]
+    known = all(lengths) and all(stage.batch_size for stage in stages)
     moments, dividers, begin = [], [], 0.0
-    for stage in stages:
-        scale = 1.0 if examples is None else (stage.batch_size or 0) / examples
+    for stage, examples in zip(stages, lengths, strict=True):
+        scale = (stage.batch_size or 0) / (examples or 1) if known else 1.0
         places = [(begin + scale * record.get("step", 0), record) for record in stage.history]
         moments.append(tuple(places))
         dividers.append((begin, stage.name))
         begin = max(place for place, _ in places)
-    return Life(tuple(moments), tuple(dividers), "Steps" if examples is None else "Epochs")
+    return Life(tuple(moments), tuple(dividers), "Epochs" if known else "Steps")
 
 
-def count_examples_of(stages: Sequence[Stage]) -> float | None:
-    """Training images an epoch; None where no history has an epoch."""
-    if any(stage.batch_size is None for stage in stages):
-        return None
-    for stage in stages:
-        for record in stage.history:
+def count_examples_of(stage: Stage, stages: Sequence[Stage]) -> float | None:
+    """Training images in an epoch of a stage, by any history on the same data that has epochs; else None."""
+    for other in stages:
+        if other.header.get("data") != stage.header.get("data") or not other.batch_size:
+            continue
+        for record in other.history:
             if record.get("epoch") and record.get("step"):
-                return float(record["step"] / record["epoch"] * (stage.batch_size or 0))
+                return float(record["step"] / record["epoch"] * other.batch_size)
     return None
 
 

@@ -165,7 +165,7 @@ def draw_up(story: Story) -> Pictures:
         tradeoff=list(tradeoff_charts(points, story.row.task) if len(points) > 1 else []),
         widths=_width_charts(story.row),
         life=list(life_charts(story.lineage, story.row.task)),
-        spreads=[_histogram(spread) for spread in story.spreads[:MOST_SPREADS]],
+        spreads=[_histogram(number, spread) for number, spread in enumerate(story.spreads[:MOST_SPREADS], 1)],
     )
 
 
@@ -185,8 +185,10 @@ def _width_charts(row: Row) -> list[Chart]:
     return [BarChart("widths", title, tuple(bars))]
 
 
-def _histogram(spread: Spread) -> Histogram:
-    key = "".join(letter if letter.isalnum() else "-" for letter in f"{spread.layer}-{spread.measure.split()[0]}")
+def _histogram(number: int, spread: Spread) -> Histogram:
+    """Its key names a file, so that it has nothing but letters in it; the number tells equal ones apart."""
+    name = f"{number}-{spread.layer}-{spread.measure.split()[0]}"
+    key = "".join(letter if letter.isalnum() else "-" for letter in name)
     return Histogram(
         f"spread-{key.lower()}", spread.layer, spread.measure, spread.edges, spread.kept, spread.removed,
         what="weights" if spread.weights else "neurons", log_y=spread.weights,

@@ -75,3 +75,11 @@ def test_only_text_has_bars(small: str, noisy: str, call: Any) -> None:
     assert "█" not in call("report", noisy)  # nothing is gone
     for words in (["--format", "markdown"], ["--format", "csv"], ["--json"], ["--compare"]):
         assert "█" not in call("report", noisy, small, *words)
+
+
+def test_pictures_of_the_page(small: str, call: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    call("report", small, "--png", tmp_path / "pictures")
+    names = {file.name for file in (tmp_path / "pictures").iterdir()}
+    assert {"tradeoff-flops.png", "widths.png", "loss.png", "error.png", "log_sigma_50.png"} <= names
+    assert "spread-1-1-entropy.png" in names

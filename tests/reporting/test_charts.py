@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from snncompress.reporting.charts import GAP, Bar, BarChart, Histogram, LineChart, Mark, Series, short, ticks, wants_log
 from snncompress.reporting.svg import Scale, stretch, tag
-from snncompress.reporting.svg_charts import HEIGHT, WIDTH, draw, legend
+from snncompress.reporting.svg_charts import BOTTOM, HEIGHT, WIDTH, draw, legend
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
@@ -43,7 +43,9 @@ def test_scales() -> None:
     assert Scale(5, 5, 0, 10)(5) == 5
     assert stretch([2, 2], log=False)[0] < 2 < stretch([2, 2], log=False)[1]
     assert wants_log([1, 10])
+    assert wants_log([0, 1, 10])  # zeros lie on the floor
     assert not wants_log([0, 10])
+    assert not wants_log([-1, 10])
     assert not wants_log([1, 2, math.nan])
 
 
@@ -76,6 +78,13 @@ def test_a_line_is_broken_at_a_gap() -> None:
             assert 0 <= x <= WIDTH
             assert 0 <= y <= HEIGHT
     assert "five" in "".join(root.itertext())
+
+
+def test_a_zero_lies_on_the_floor_of_a_logarithmic_axis() -> None:
+    svg = draw(LineChart("k", "t", "x", "y", (Series("a", (0, 1, 2), (100, 1, 0)),), log_y=True))
+    (points,) = [element.get("points", "").split() for element in ElementTree.fromstring(svg).iter("polyline")]
+    assert float(points[2].split(",")[1]) == HEIGHT - BOTTOM
+    assert float(points[1].split(",")[1]) < HEIGHT - BOTTOM
 
 
 def test_a_bar_is_as_long_as_its_share() -> None:
