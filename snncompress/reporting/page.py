@@ -14,7 +14,14 @@ from snncompress.reporting.headline import Card, cards, headline
 from snncompress.reporting.story import MOST_SPREADS, Pictures, Story, draw_up
 from snncompress.reporting.svg import tag
 from snncompress.reporting.svg_charts import draw, legend
-from snncompress.reporting.table import CONVENTIONS, SPARSE_CONVENTIONS, UNKNOWN, format_bytes, format_flops
+from snncompress.reporting.table import (
+    CONVENTIONS,
+    SPARSE_CONVENTIONS,
+    UNKNOWN,
+    format_bytes,
+    format_flops,
+    uncounted_words,
+)
 
 # The page asks for nothing from anywhere: a browser holds it to that.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -139,6 +146,9 @@ def _layers(story: Story, pictures: Pictures) -> str:
         for layer in story.row.layers
     ]  # fmt: skip
     table = _table(header, lines, words=3)
+    if story.row.uncounted:
+        words = uncounted_words(story.row)
+        table = tag("div", table, _note(f"{words[0].upper()}{words[1:]}."))
     if not pictures.widths:
         return _section("Layer by layer", table)
     return _section("Layer by layer", tag("div", *map(_figure, pictures.widths), table, class_="beside"))

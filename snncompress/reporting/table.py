@@ -34,6 +34,7 @@ LAYER_COLUMNS = (
 FRONT_HEADER = "Front"
 FRONT_WORDS = {"flops": "FLOPs", "weights": "weights"}
 FRONT_CONVENTION = "Front: no other run here has less error for as many of these, or fewer of these for as much error."
+NESTED = ("layers", "task", "uncounted")  # what no table's cell holds
 UNKNOWN = "–"
 Fronts = Sequence[tuple[str, ...]]  # for each row, the counts on whose Pareto front it is
 
@@ -49,15 +50,15 @@ class Format(StrEnum):
 
 def rows_json(rows: Sequence[Row], fronts: Fronts | None = None) -> list[dict[str, Any]]:
     """The rows as JSON-able objects, one a model; the error of a regression is there as ``rmse``, too."""
-    records = [_record(row) | {"layers": list(row.layers)} for row in rows]
+    records = [_record(row) | {"uncounted": list(row.uncounted), "layers": list(row.layers)} for row in rows]
     for record, front in zip(records, fronts or (), strict=fronts is not None):
         record["front"] = list(front)
     return records
 
 
 def _record(row: Row) -> dict[str, Any]:
-    """All but the layers."""
-    values = {name: value for name, value in dataclasses.asdict(row).items() if name not in ("layers", "task")}
+    """All but the layers and what was not counted."""
+    values = {name: value for name, value in dataclasses.asdict(row).items() if name not in NESTED}
     return {"name": row.name, **row.task.entries(row.error), **values}
 
 
@@ -91,8 +92,19 @@ def render(rows: Sequence[Row], format: Format, layers: bool = False, fronts: Fr
     parts = [_grid(header, cells, left=1, markdown=markdown)]
     if layers:
         parts += [_layers_table(row, markdown) for row in rows if row.layers]
+    parts += [f"{row.name}: {uncounted_words(row)}" for row in rows if row.uncounted]
     parts.append(" ".join(conventions) if markdown else "\n".join(conventions))
     return "\n\n".join(parts)
+
+
+def uncounted_words(row: Row) -> str:
+    """A sentence that names the operators whose multiplications are in no count, with their modules."""
+    named = ", ".join(f"{each['operator']} in {each['module']} ({_times(each['calls'])})" for each in row.uncounted)
+    return f"not counted, so that there may be more FLOPs: {named}"
+
+
+def _times(calls: int) -> str:
+    return "once" if calls == 1 else f"{calls} times"
 
 
 def format_flops(flops: int) -> str:

@@ -20,7 +20,7 @@ from snncompress.cli import run as run_command
 
 REPORT_KEYS = {
     "name", "error", "weights", "weights_percent", "flops", "flops_percent", "memory", "memory_percent", "bytes",
-    "flops_sparse", "stored_bytes", "layers",
+    "flops_sparse", "stored_bytes", "uncounted", "layers",
 }  # fmt: skip
 QUICK = ["--candidates", "2", "--finetune-steps", "2", "--final-epochs", "1", "--step", "4"]
 

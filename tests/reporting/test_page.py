@@ -184,6 +184,11 @@ def test_published_rows_stand_beside_ours(family: Path) -> None:
     assert "its error does not compare" in words
 
 
+def test_what_was_not_counted_is_named(story: Story) -> None:
+    odd = replace(story.row, uncounted=({"module": "a.b", "operator": "my.op", "calls": 1},))
+    assert "more FLOPs: my.op in a.b (once)." in render_page(replace(story, rows=(odd,)))
+
+
 def test_gains() -> None:
     assert Gain("flops", 100, 4).fold == 25
     assert [format_fold(fold) for fold in (1.84, 9.2, 37.6, 1234)] == ["1.8×", "9.2×", "38×", "1,234×"]
