@@ -105,11 +105,12 @@ def count(name: str) -> Line:
     image: Tensor = torch.zeros(1, *shape)
     analysis = FlopCountAnalysis(model, image).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
     operators = analysis.by_operator()
+    model.to("meta")  # the others need no numbers
     theirs, _ = get_model_complexity_info(
         model, shape, as_strings=False, print_per_layer_stat=False, verbose=False, backend="aten"
     )
     with torch.no_grad(), Bystander() as seen:
-        model.to("meta")(image.to("meta"))
+        model(image.to("meta"))
     return Line(
         name, cost.flops, len(cost.uncounted), int(sum(operators[key] for key in PRODUCTS)), int(operators["einsum"]),
         int(sum(operators.values())), int(theirs), seen.attention, seen.biased,
