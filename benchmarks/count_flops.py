@@ -1,7 +1,7 @@
 """Our FLOPs beside those of fvcore and ptflops, for torchvision's classifiers with random weights.
 
     pip install "snncompress[bench]"
-    python -m benchmarks.count_flops                            # all but the largest, a few minutes on one thread
+    python -m benchmarks.count_flops                            # all but the largest, three minutes of one thread
     python -m benchmarks.count_flops --models resnet18,vit_b_16
 
 One image each; all three count one for a multiplication and the addition that follows it. A difference is explained
@@ -10,8 +10,7 @@ only if the numbers agree to the last digit:
 - fvcore also counts norms and pooling; its convolutions and matrix products are taken by name. It does not know
   ``scaled_dot_product_attention``: what that multiplies, 2·queries·keys·width, is counted beside it. Its ``einsum`` is
   read from a text of numpy's, which has four digits.
-- ptflops (its ATen backend) adds one for every output of a layer that has a bias, and does not know fused attention
-  either.
+- ptflops (its ATen backend) adds one for every output of a layer that has a bias.
 """
 
 from __future__ import annotations
@@ -89,8 +88,6 @@ class Line:
             return "equal"
         if more == self.biased:
             return "adds biases"
-        if more == self.biased - self.attention:
-            return "adds biases, lacks fused attention"
         return f"unexplained: {more:+,}"
 
 
