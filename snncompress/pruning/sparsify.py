@@ -105,7 +105,7 @@ class WeightPreview:
 
     Attributes:
         criterion: what the weights rank by.
-        threshold: the least score that stays.
+        threshold: the last score to stay, as ``--threshold`` takes it; None if each layer has its own.
         layers: by layer, its weights and those that would be left.
         cost: flops, size and memory now; zeros do not count.
         planned_cost: the same after pruning, idle neurons gone.
@@ -113,7 +113,7 @@ class WeightPreview:
     """
 
     criterion: str
-    threshold: float
+    threshold: float | None
     layers: dict[str, dict[str, int]]
     cost: dict[str, int]
     planned_cost: dict[str, int]
@@ -148,7 +148,8 @@ def preview_weights(
     cost, planned = pruner.cost(), sparsifier.cost_of(ranking, stay)
     with sparsifier.without(ranking.gone(stay)):
         layers = _layers(run, sparsifier)
-    return WeightPreview(criterion, ranking.threshold(stay), layers, asdict(cost), asdict(planned), targets.given())
+    threshold = pruner.threshold(ranking, stay)
+    return WeightPreview(criterion, threshold, layers, asdict(cost), asdict(planned), targets.given())
 
 
 def make_subject(

@@ -167,7 +167,7 @@ class WeightPruner(Session):
             self._take_all_but(min(self._goal(ranking), ranking.alive - 1), ranking)
         self.subject.learner.hold_zeros()
 
-    def _threshold(self, ranking: Ranking, stay: int) -> float | None:
+    def threshold(self, ranking: Ranking, stay: int) -> float | None:
         """The score of the criterion, as ``--threshold`` takes it, that is the last to stay; None if there is none."""
         value = ranking.threshold(stay)
         if self.options.scope is Scope.LAYER or math.isinf(value):  # each layer has its own; only the best are left
@@ -180,7 +180,7 @@ class WeightPruner(Session):
 
     def _take_all_but(self, stay: int, ranking: Ranking) -> None:
         state = self.state
-        state["threshold"] = self._threshold(ranking, stay)
+        state["threshold"] = self.threshold(ranking, stay)
         self.sparsifier.silence(ranking.gone(stay))
         self._refresh()
         count, change = self.sparsifier.remove_idle()
