@@ -24,7 +24,6 @@ from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import WORDS, Targets
 from snncompress.run_folder import RunFolder
 from snncompress.training.feed import Feed
-from snncompress.training.interrupt import Interrupt
 
 KEPT_A_ROUND = 0.8  # of the weights, where fine-tuning follows
 PRECISION = 0.01  # of the number of weights that an error budget leaves
@@ -45,10 +44,9 @@ class WeightPruner(Session):
         targets: Targets,
         criterion: str,
         folder: RunFolder,
-        interrupt: Interrupt,
         progress: Progress,
     ) -> None:
-        super().__init__(subject, feed, options, folder, interrupt, progress)
+        super().__init__(subject, feed, options, folder, progress)
         self.options, self.targets, self.criterion = options, targets, criterion
         self.sparsifier = Sparsifier(subject, feed)
         self.state |= {
