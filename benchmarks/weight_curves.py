@@ -6,8 +6,8 @@ trains a perceptron with Bernoulli noise on its units, draws 10,000 samples of i
 that noise, removes weights in the order of each criterion without any retraining, and prints the share at which the
 test error doubles (of protein, whose RMSE cannot double: is 10% higher). Beside them: networks with as many weights,
 retrained on the soft targets of the whole one (for classes), and the moments of the weights of a network trained
-without noise. `data/imdb.npz` and `data/protein.npz` come from `python -m benchmarks.tabular`; protein stands in for the
-Million Song Dataset. What is there already is not trained again. Widths, rates and epochs were chosen on validation
+without noise. `data/imdb.npz` and `data/protein.npz` come from `python -m benchmarks.tabular`; protein stands in for
+the Million Song Dataset. What is there already is not trained again. Widths, rates and epochs were chosen on validation
 data; the test data are looked at here, once.
 """
 
