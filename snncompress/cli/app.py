@@ -16,6 +16,7 @@ from snncompress.cli.prune import prune
 from snncompress.cli.report import report
 from snncompress.cli.restore import restore
 from snncompress.cli.train import train
+from snncompress.cli.watch import watch
 
 app = typer.Typer(
     name="snncompress",
@@ -27,6 +28,7 @@ app = typer.Typer(
 for command, name in (
     (train, "train"),
     (prune, "prune"),
+    (watch, "watch"),
     (report, "report"),
     (restore, "restore"),
     (export, "export"),
