@@ -16,6 +16,7 @@ from snncompress.cli.prune import prune
 from snncompress.cli.report import report
 from snncompress.cli.restore import restore
 from snncompress.cli.train import train
+from snncompress.cli.verify import verify
 
 app = typer.Typer(
     name="snncompress",
@@ -30,6 +31,7 @@ for command, name in (
     (report, "report"),
     (restore, "restore"),
     (export, "export"),
+    (verify, "verify"),
     (evaluate, "evaluate"),
     (curve, "curve"),
     (list_, "list"),

@@ -21,6 +21,8 @@ from snncompress import __version__
 from snncompress.data.dataset import Normalization
 from snncompress.data.task import Task
 from snncompress.errors import ExportError, UsageError
+from snncompress.exporting.onnx_file import opset_of
+from snncompress.exporting.runtime import first_cause, open_session, run_session
 from snncompress.files import write_bytes
 from snncompress.run import Run
 
@@ -101,7 +103,7 @@ def export_onnx(
     return ExportResult(
         path=out,
         size_bytes=len(data),
-        opset=_opset(proto),
+        opset=opset_of(proto),
         largest_difference=difference,
         relative_difference=difference / largest if largest else difference,
         samples=len(images),
@@ -170,23 +172,11 @@ def to_onnx(model: nn.Module, inputs: Tensor, opset: int | None, output_name: st
             proto = program.model_proto
             onnx.checker.check_model(proto, full_check=True)
     except Exception as error:  # the exporter raises whatever the model's operators make it raise
-        raise ExportError(f"torch cannot export this model to ONNX: {_reason(error)}") from error
-    made = _opset(proto)
+        raise ExportError(f"torch cannot export this model to ONNX: {first_cause(error)}") from error
+    made = opset_of(proto)
     if opset not in (None, made):
         raise ExportError(f"this model cannot be converted to opset {opset}, only to {made}; use --opset {made}")
     return proto
-
-
-def _opset(proto: Any) -> int:
-    return next(int(entry.version) for entry in proto.opset_import if entry.domain in ("", "ai.onnx"))
-
-
-def _reason(error: BaseException) -> str:
-    """The last cause's first line: the exporter wraps it in pages of advice to its developers."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 @contextlib.contextmanager
@@ -225,22 +215,18 @@ def _describe(proto: Any, run: Run, with_normalization: bool) -> None:
 
 def _compare(data: bytes, model: nn.Module, inputs: Tensor) -> tuple[float, float]:
     """The largest difference of outputs and the largest output; an error if they are too far apart."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # only what ends the process
     difference = largest = 0.0
     try:
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        session = open_session(data)
         for size in sorted({min(size, len(inputs)) for size in (*SMALL_BATCHES, len(inputs))}):
             batch = inputs[:size]
-            got = torch.from_numpy(session.run(None, {"images": batch.numpy()})[0])
+            got = run_session(session, batch)
             with torch.no_grad():
                 wanted = model(batch)
             difference = _larger(difference, (got - wanted).abs().max())
             largest = _larger(largest, wanted.abs().max())
     except Exception as error:  # onnxruntime's errors have no class of their own
-        raise ExportError(f"onnxruntime cannot run the exported model: {_reason(error)}") from error
+        raise ExportError(f"onnxruntime cannot run the exported model: {first_cause(error)}") from error
     if not math.isfinite(largest):
         raise ExportError("the model's own outputs are NaN or infinite; check its weights and its normalization")
     if not difference <= TOLERANCE * largest:  # also if it is NaN

@@ -21,7 +21,9 @@ HEAVY = {"torch", "torchvision", "numpy", "onnx", "onnxruntime", "safetensors", 
 
 
 def test_the_commands() -> None:
-    assert set(COMMANDS) == {"train", "prune", "restore", "report", "export", "evaluate", "curve", "list", "demo"}
+    assert set(COMMANDS) == {
+        "train", "prune", "restore", "report", "export", "verify", "evaluate", "curve", "list", "demo",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", COMMANDS)
