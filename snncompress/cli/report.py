@@ -25,6 +25,11 @@ def report(
     layers: Annotated[bool, typer.Option("--layers", help="What each layer costs, too.")] = False,
     format: Annotated[Format, typer.Option(help="Of the table.")] = Format.TEXT,
     plot: Annotated[Path | None, typer.Option(help="Draw error against FLOPs of a pruned run (PNG).")] = None,
+    latency: Annotated[
+        bool, typer.Option("--latency", help="Time models in onnxruntime and torch, the original too.")
+    ] = False,
+    latency_batch: Annotated[int, typer.Option(help="Images of the throughput batch.", min=1)] = 256,
+    threads: Annotated[int, typer.Option(help="That an operator may use while it is timed.", min=1)] = 1,
     data: o.Data = None,
     checkpoint: o.Checkpoint = None,
     model_arg: o.ModelArg = None,
@@ -45,14 +50,17 @@ def report(
     \b
     Examples:
       snncompress report runs/plain runs/small --layers
+      snncompress report runs/small --latency
       snncompress report lenet5 --json
     """
     from snncompress.cli.opening import Request
+    from snncompress.cli.race import Race
     from snncompress.cli.render import print_json, warn_hollow
     from snncompress.cli.screen import Screen
 
     chosen = Format.JSON if json else format
     rows: list[Row] = []
+    race = Race(threads, sorted({1, latency_batch})) if latency else None
     last: Run | None = None
     with Screen(quiet, json) as screen:
         for source in sources:
@@ -63,13 +71,21 @@ def report(
             opened, error = _open(request, screen)
             last = opened.run
             warn_hollow(last, screen)
-            rows += _rows(opened.run, error, rows, beside=chosen is not Format.JSON)
+            added = _rows(opened.run, error, rows, beside=latency or chosen is not Format.JSON)
+            rows += added
+            if race is not None:
+                race.enter(opened.run, [row.name for row in added], trust_source)
+        if race is not None:
+            race.measure(screen)
     if plot is not None and last is not None:
         _plot(last, plot)
     if chosen is Format.JSON:
-        print_json(rows_json(rows))
+        records = rows_json(rows)
+        print_json(records if race is None else race.add_to(records))
+    elif race is not None and chosen is Format.CSV:
+        print(race.render(chosen))
     else:
-        print(render(rows, chosen, layers))
+        print(render(rows, chosen, layers) + (f"\n\n{race.render(chosen)}" if race is not None else ""))
 
 
 def _open(request: Request, screen: Screen) -> tuple[Opened, float | None]:

@@ -176,6 +176,8 @@ def to_onnx(model: nn.Module, inputs: Tensor, opset: int | None, output_name: st
     made = opset_of(proto)
     if opset not in (None, made):
         raise ExportError(f"this model cannot be converted to opset {opset}, only to {made}; use --opset {made}")
+    for part in (proto, proto.graph, *proto.graph.node, *proto.graph.input, *proto.graph.output):
+        del part.metadata_props[:]  # the exporter's notes to its developers, source paths among them
     return proto
 
 
@@ -207,8 +209,6 @@ def _describe(proto: Any, run: Run, with_normalization: bool) -> None:
         "snncompress_version": __version__,
     }
     proto.producer_name, proto.producer_version = "snncompress", __version__
-    for part in (proto, proto.graph, *proto.graph.node, *proto.graph.input, *proto.graph.output):
-        del part.metadata_props[:]  # the exporter's notes to its developers, source paths among them
     for key, value in values.items():
         proto.metadata_props.add(key=key, value=value)
 

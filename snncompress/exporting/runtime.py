@@ -11,12 +11,13 @@ from torch import Tensor
 QUIET = 4  # only what ends the process
 
 
-def open_session(model: bytes | Path, threads: int | None = None) -> Any:
+def open_session(model: bytes | Path, threads: int | None = None, profile: Path | None = None) -> Any:
     """A session of onnxruntime for a model.
 
     Args:
         model: the file, or its content.
         threads: how many an operator may use; None is onnxruntime's choice.
+        profile: where it notes the time of every operator, up to the session's ``end_profiling``.
     """
     import onnxruntime
 
@@ -28,6 +29,9 @@ def open_session(model: bytes | Path, threads: int | None = None) -> Any:
         options.inter_op_num_threads = 1
         # Threads that spin after their work is done would slow down whatever is measured in turn with it.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile)
     source = model if isinstance(model, bytes) else str(model)
     return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
