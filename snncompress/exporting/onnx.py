@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from snncompress import __version__
 from snncompress.errors import ExportError, UsageError
 from snncompress.exporting.onnx_file import opset_of
-from snncompress.exporting.runtime import first_cause, open_session, run_session
+from snncompress.exporting.runtime import FIXED_BATCH, first_cause, open_session, run_session
 from snncompress.exporting.subject import ExportResult, prepare, silence
 from snncompress.files import write_bytes
 from snncompress.run import Run
@@ -117,6 +117,8 @@ def to_onnx(model: nn.Module, inputs: Tensor, opset: int | None, output_name: st
             onnx.checker.check_model(proto, full_check=True)
     except Exception as error:  # the exporter raises whatever the model's operators make it raise
         raise ExportError(f"torch cannot export this model to ONNX: {first_cause(error)}") from error
+    if proto.graph.input[0].type.tensor_type.shape.dim[0].HasField("dim_value"):  # the exporter says nothing of it
+        raise ExportError(f"torch cannot export this model to ONNX: {FIXED_BATCH}")
     made = opset_of(proto)
     if opset not in (None, made):
         raise ExportError(f"this model cannot be converted to opset {opset}, only to {made}; use --opset {made}")

@@ -8,13 +8,15 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from small_data import small_run
 from tiny import SHAPE, tiny_run
 
 from snncompress.errors import UsageError
-from snncompress.exporting.onnx import export_onnx
+from snncompress.exporting import speed as speed_module
+from snncompress.exporting.onnx import export_onnx, to_onnx
 from snncompress.exporting.speed import Contender, Latency, Speed, measure_speed, original_model
 from snncompress.measure import timing
 from snncompress.measure.peak import measure_peak_bytes
@@ -25,6 +27,11 @@ from snncompress.reporting.table import Format
 
 def test_every_model_in_both_runtimes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "BLOCK_SECONDS", 0.0)
+    made: dict[str, Any] = {}
+    # The exporter is the slow part: it is asked once for the same model.
+    monkeypatch.setattr(
+        speed_module, "to_onnx", lambda *words: made.get("proto") or made.setdefault("proto", to_onnx(*words))
+    )
     run = tiny_run()
     contenders = [Contender(name, run.model, SHAPE) for name in ("a", "b")]
     speeds = measure_speed(contenders, batches=(1, 5), threads=1)
