@@ -132,7 +132,7 @@ def _table(header: Sequence[str], lines: Iterable[Sequence[str]], words: int = 1
         )
         for index, line in enumerate(lines)
     ]  # fmt: skip
-    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="wide", tabindex=0)
+    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="wide tall", tabindex=0)
 
 
 def _layers(story: Story, pictures: Pictures) -> str:
