@@ -25,6 +25,12 @@ class Precision(StrEnum):
     INT8 = "int8"
 
 
+# How far outputs may be from torch's, of the largest. float32: some 1000 roundings; float16: as many of its coarser
+# ones; int8: 255 steps a tensor leave logits a tenth of the largest away in deep networks, and the error tells whether
+# that matters.
+TOLERANCES = {Precision.FLOAT32: 1e-4, Precision.FLOAT16: 1e-2, Precision.INT8: 0.25}
+
+
 @dataclass(frozen=True)
 class OnnxFile:
     """A file that was read and has one input of images and at least one output.

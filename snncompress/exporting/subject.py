@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from snncompress.data.dataset import Normalization
 from snncompress.data.task import Task
 from snncompress.errors import ExportError, UsageError
+from snncompress.exporting.onnx_file import TOLERANCES, Precision
 from snncompress.exporting.runtime import first_cause
 from snncompress.run import Run
 
-TOLERANCE = 1e-4  # of the largest output: some 1000 roundings of float32
 SMALL_BATCHES = (1, 7)  # compared too: an exporter may have fixed the batch size it saw
 RANDOM_IMAGES = 16
 
@@ -39,6 +39,7 @@ class ExportResult:
         samples: How many images were compared.
         real_images: Whether these were given, or random.
         beside: What was written beside it.
+        precision: How it holds its weights.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class ExportResult:
     samples: int
     real_images: bool
     beside: tuple[Path, ...] = ()
+    precision: Precision = Precision.FLOAT32
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,20 @@ class Subject:
     output: str
     real_images: bool
 
-    def compare(self, other: Callable[[Tensor], Tensor], what: str = "the exported model") -> tuple[float, float]:
+    def compare(
+        self, other: Callable[[Tensor], Tensor], precision: Precision = Precision.FLOAT32
+    ) -> tuple[float, float]:
         """The largest difference of outputs and its share of the largest output.
+
+        Args:
+            other: What was exported.
+            precision: How it holds its weights.
 
         Raises:
             ExportError: If it cannot run, or its outputs are too far from the model's.
         """
         difference = largest = 0.0
+        tolerance = TOLERANCES[precision]
         sizes = {min(size, len(self.inputs)) for size in (*SMALL_BATCHES, len(self.inputs))}
         try:
             for size in sorted(sizes):
@@ -82,13 +91,14 @@ class Subject:
                 difference = _larger(difference, (got - wanted).abs().max())
                 largest = _larger(largest, wanted.abs().max())
         except Exception as error:  # onnxruntime's errors have no class of their own, and other formats run anything
-            raise ExportError(f"{what} cannot be run: {first_cause(error)}") from error
+            raise ExportError(f"the exported model cannot be run: {first_cause(error)}") from error
         if not math.isfinite(largest):
             raise ExportError("the model's own outputs are NaN or infinite; check its weights and its normalization")
-        if not difference <= TOLERANCE * largest:  # also if it is NaN
+        if not difference <= tolerance * largest:  # also if it is NaN
+            remedy = "another --opset or --format" if precision is Precision.FLOAT32 else "float32"
             raise ExportError(
-                f"the outputs of {what} differ from torch's by {difference:.2e}, more than {TOLERANCE:g} "
-                f"of the largest ({largest:.2e}), so no file was left; try another --opset or --format"
+                f"the exported model's outputs differ from torch's by {difference:.2e}, more than {tolerance:g} "
+                f"of the largest ({largest:.2e}), so no file was left; try {remedy}"
             )
         return difference, difference / largest if largest else difference
 

@@ -11,27 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snncompress.data.batches import Batches
-from snncompress.data.dataset import Images, Normalization, noun, to_float
+from snncompress.data.dataset import Images, noun, to_float
 from snncompress.data.task import Task
 from snncompress.errors import DataError, ExportError
-from snncompress.evaluation.accuracy import check_outputs
-from snncompress.evaluation.likelihood import faults
-from snncompress.exporting.onnx_file import OnnxFile, Precision, read_onnx
+from snncompress.exporting.answers import CHUNK, measure_errors
+from snncompress.exporting.onnx_file import TOLERANCES, OnnxFile, Precision, read_onnx
 from snncompress.exporting.runtime import first_cause, open_session, run_session
 from snncompress.measure.timing import time_in_turn, torch_threads
 from snncompress.progress import Progress
 from snncompress.run import Run
 
 BATCHES = (1, 7, 256)
-# Of the largest output. float32: some 1000 roundings; float16: as many of its coarser ones; int8: 255 steps a tensor
-# leave logits a tenth of the largest away in deep networks, and the error tells whether that matters.
-TOLERANCES = {Precision.FLOAT32: 1e-4, Precision.FLOAT16: 1e-2, Precision.INT8: 0.25}
 # By how many points the share of wrong answers may differ; fewer images than make one of these must agree in all but
 # one answer, in float32 in all.
 ERROR_SLACK = {Precision.FLOAT32: 0.02, Precision.FLOAT16: 0.1, Precision.INT8: 0.5}
 RMSE_SLACK = {Precision.FLOAT32: 1e-3, Precision.FLOAT16: 1e-2, Precision.INT8: 0.1}  # of torch's
-CHUNK = 64  # images that torch reads at once: large ones in batches of 256 fill the memory of a laptop
 
 
 @dataclass(frozen=True)
@@ -208,15 +202,9 @@ def _parity(pair: _Pair, images: Tensor) -> Check:
 
 def _error(pair: _Pair, images: Images) -> Check:
     """The error of both on all images."""
-    raw = Batches(images, CHUNK, Normalization((0.0,), (1.0,)), device=torch.device("cpu"))
-    fault = {"onnxruntime": 0.0, "torch": 0.0}
-    for batch, labels in raw:
-        for name, outputs in (("onnxruntime", pair.onnx(batch)), ("torch", pair.torch(batch))):
-            if name == "torch":
-                check_outputs(outputs, labels)
-            fault[name] += float(faults(outputs, labels).double().sum())
     task, precision, samples = pair.run.task, pair.file.precision, len(images)
-    got, wanted = (task.error(fault[name] / samples) for name in ("onnxruntime", "torch"))
+    errors = measure_errors({"onnxruntime": pair.onnx, "torch": pair.torch}, images)
+    got, wanted = errors["onnxruntime"], errors["torch"]
     slack = _slack(task, precision, samples, wanted)
     detail = (
         f"{task.show(got)} in onnxruntime, {task.show(wanted)} in torch on {samples:,} {noun(images.shape)} "

@@ -66,3 +66,23 @@ def test_bad_input(noisy: str, refused: Any) -> None:
     assert "tensors only" in export("--format", "state-dict", "--with-softmax", "--out", "a.safetensors")
     Path("a.json").write_text("{}")
     assert "a.json exists already" in export("--format", "state-dict", "--out", "a.safetensors")
+
+
+@pytest.mark.parametrize("flag", ["--fp16", "--int8"])
+def test_fewer_bits(noisy: str, flag: str, call: Any, tmp_path: Path) -> None:
+    out = call("export", noisy, flag, "--out", tmp_path / "a.onnx")
+    assert "in float32) on 54 images" in out
+    result = json.loads(call("export", noisy, flag, "--out", tmp_path / "a.onnx", "--force", "--json"))
+    assert result["precision"] == {"--fp16": "float16", "--int8": "int8"}[flag]
+    assert result["reduction"].keys() == {"float_bytes", "error", "float_error", "samples", "times_faster"}
+    assert result["reduction"]["samples"] == 54
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_fewer_bits_need_data(noisy: str, call: Any, refused: Any) -> None:
+    assert "choose one" in refused("export", noisy, "--fp16", "--int8", "--out", "a.onnx", code=2)
+    assert "for ONNX" in refused("export", noisy, "--int8", "--format", "pt2", "--out", "a.pt2", code=2)
+    assert "which data?" in refused("export", "lenet5", "--int8", "--out", "a.onnx", code=2)
+    call(*train(write_npz(Path("gone.npz"))), "--quiet")
+    Path("gone.npz").unlink()
+    assert "gone.npz" in refused("export", "out", "--int8", "--out", "a.onnx", code=1)
