@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from snncompress.data.sources import load_data as load_data
     from snncompress.evaluation.accuracy import evaluate as evaluate
     from snncompress.evaluation.sampling import evaluate_stochastic as evaluate_stochastic
+    from snncompress.exporting.formats import export_model as export_model
     from snncompress.exporting.onnx import export_onnx as export_onnx
+    from snncompress.exporting.verify import verify_onnx as verify_onnx
     from snncompress.measure.cost import measure_cost as measure_cost
     from snncompress.noise.attach import attach as attach
     from snncompress.pruning.options import PruneOptions as PruneOptions
@@ -46,6 +48,7 @@ _PUBLIC = {
     "attach": "noise.attach",
     "evaluate": "evaluation.accuracy",
     "evaluate_stochastic": "evaluation.sampling",
+    "export_model": "exporting.formats",
     "export_onnx": "exporting.onnx",
     "load": "run_files",
     "load_data": "data.sources",
@@ -54,6 +57,7 @@ _PUBLIC = {
     "prune": "pruning.pipeline",
     "prune_weights": "pruning.sparsify",
     "train": "training.loop",
+    "verify_onnx": "exporting.verify",
     "wrap": "run",
 }
 __all__ = sorted(_PUBLIC)  # noqa: PLE0605

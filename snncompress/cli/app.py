@@ -16,6 +16,7 @@ from snncompress.cli.prune import prune
 from snncompress.cli.report import report
 from snncompress.cli.restore import restore
 from snncompress.cli.train import train
+from snncompress.cli.verify import verify
 from snncompress.cli.watch import watch
 
 app = typer.Typer(
@@ -32,6 +33,7 @@ for command, name in (
     (report, "report"),
     (restore, "restore"),
     (export, "export"),
+    (verify, "verify"),
     (evaluate, "evaluate"),
     (curve, "curve"),
     (list_, "list"),

@@ -80,7 +80,7 @@ def curve(
     from snncompress.cli.opening import Request, open_run
     from snncompress.cli.render import print_json
     from snncompress.cli.screen import Screen
-    from snncompress.pruning.curves import retrain_smaller, weight_curves
+    from snncompress.pruning.curves import retrain_smaller, sample_moments, weight_curves
     from snncompress.training.distillation import DistillOptions
 
     if retrain is not None and out is None:
@@ -94,7 +94,8 @@ def curve(
     run, loaded = opened.run, opened.need_data()
     if retrain is not None and run.task is Task.REGRESSION:
         raise UsageError(f"--retrain learns from probabilities of classes, but {run.name} predicts a number; omit it")
-    names = _names(criteria, distributed=bool(run.posterior or run.noise), hollow=bool(run.hollow))
+    other = None if beside is None else open_run(replace(request, source=str(beside)), with_data=False).run
+    names = _names(criteria, distributed=sample_moments(run) is not None, hollow=bool(run.hollow))
     with Screen(quiet, json) as screen:
         curves = weight_curves(run, loaded, names, split=split, device=device, seed=seed, progress=screen)
         if retrain is not None and out is not None:

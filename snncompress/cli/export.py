@@ -4,23 +4,38 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from snncompress.cli import options as o
-from snncompress.errors import DataError
+from snncompress.errors import DataError, UsageError
+from snncompress.exporting.formats import ExportFormat
+
+if TYPE_CHECKING:
+    from snncompress.cli.opening import Opened, Request
+    from snncompress.cli.screen import Screen
+    from snncompress.exporting.subject import ExportResult
+    from snncompress.run import Run
 
 PARITY_IMAGES = 256
 
 
 def export(
     source: o.Source,
-    out: Annotated[Path, typer.Option(help="The ONNX file.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The file.", show_default=False)],
+    format: Annotated[
+        ExportFormat,
+        typer.Option(help="pt2: a program of torch.export; python: plain torch; state-dict: tensors and shapes."),
+    ] = ExportFormat.ONNX,
     opset: Annotated[int | None, typer.Option(help="ONNX operator set; torch's choice when absent.")] = None,
     with_softmax: Annotated[bool, typer.Option("--with-softmax", help="Probabilities in place of logits.")] = False,
     with_normalization: Annotated[
         bool, typer.Option("--with-normalization", help="Take images of 0..1: normalize inside the model.")
+    ] = False,
+    fp16: Annotated[bool, typer.Option("--fp16", help="Weights of float16: half the ONNX file.")] = False,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Weights and activations of int8, ranges from training images.")
     ] = False,
     data: o.Data = None,
     checkpoint: o.Checkpoint = None,
@@ -36,49 +51,98 @@ def export(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Writes one ONNX file, checked, and compared with torch on real images.
+    """Writes the compact model for other programs, compared with torch on real images.
+
+    One ONNX file, checked; or a program of torch.export (pt2); or a Python file of plain torch with its weights beside
+    it (python); or the tensors under the model's own names with their shapes as JSON (state-dict). Batch norms are
+    folded into the layers before them, dropout is gone.
 
     \b
     Examples:
       snncompress export runs/small --out small.onnx
       snncompress export runs/small --with-normalization --with-softmax --out small.onnx
+      snncompress export runs/small --int8 --out small-int8.onnx
+      snncompress export runs/small --format python --out small_net.py
     """
-    from snncompress.cli.opening import Request, open_run
+    from snncompress.cli.opening import Request
     from snncompress.cli.render import print_json
     from snncompress.cli.screen import Screen
-    from snncompress.exporting.onnx import export_onnx
-    from snncompress.reporting.table import format_bytes
+    from snncompress.exporting.formats import export_model
 
     request = Request(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,
         data, data_root, False, image_size, "cpu",
     )  # fmt: skip
+    if fp16 and int8:
+        raise UsageError("--fp16 and --int8 are two formats; choose one of them")
+    fewer_bits = fp16 or int8
     with Screen(quiet, json) as screen:
         screen.start("export", 1)
-        try:
-            opened = open_run(request)
-        except DataError as error:
-            if data is not None:
-                raise
-            screen.message(f"compared on random images, since the run's data are missing ({error})")
-            opened = open_run(request, with_data=False)
-        result = export_onnx(
+        opened = _open(request, screen, format, need_data=fewer_bits)
+        result = export_model(
             opened.run,
             out,
+            format,
             opset=opset,
             with_softmax=with_softmax,
             with_normalization=with_normalization,
+            precision="float16" if fp16 else "int8" if int8 else "float32",
+            calibration=opened.split("train") if fewer_bits else None,
+            validation=opened.split("validation") if fewer_bits else None,
             images=opened.images(PARITY_IMAGES),
             force=force,
         )
     if json:
-        print_json({**asdict(result), "path": str(result.path)})
+        print_json(result_json(result, format))
+    else:
+        _show(result, opened.run)
+        if opened.run.sparse:
+            print("The file is dense: it holds the zero weights, too, and they are multiplied by.")
+
+
+def _open(request: Request, screen: Screen, format: ExportFormat, need_data: bool) -> Opened:
+    """The run with its data, if these are there or needed."""
+    from snncompress.cli.opening import open_run
+
+    try:
+        opened = open_run(request, with_data=request.data is not None or format is not ExportFormat.STATE_DICT)
+    except DataError as error:
+        if request.data is not None or need_data:
+            raise
+        screen.message(f"compared on random images, since the run's data are missing ({error})")
+        return open_run(request, with_data=False)
+    if need_data:
+        opened.need_data()
+    return opened
+
+
+def result_json(result: ExportResult, format: ExportFormat) -> dict[str, Any]:
+    """What was written, for scripts."""
+    paths = {"path": str(result.path), "beside": [str(path) for path in result.beside]}
+    return {**asdict(result), **paths, "format": str(format)}
+
+
+def _show(result: ExportResult, run: Run) -> None:
+    from snncompress.data.dataset import noun
+    from snncompress.reporting.table import format_bytes
+
+    files = " and ".join(map(str, (result.path, *result.beside)))
+    opset = "" if result.opset is None else f", opset {result.opset}"
+    compared = "read back, bit for bit"
+    if result.samples:
+        compared = (
+            f"largest difference to torch {result.largest_difference:.1e} ({result.relative_difference:.1e} of the "
+            f"largest output) on {result.samples} {'real' if result.real_images else 'random'} images"
+        )
+    reduction = getattr(result, "reduction", None)
+    size = format_bytes(result.size_bytes)
+    if reduction is None:
+        print(f"{files}: {size}{opset}; {compared}")
         return
-    kind = "real" if result.real_images else "random"
+    print(f"{files}: {size} ({format_bytes(reduction.float_bytes)} in float32), {result.precision}{opset}; {compared}")
+    task = run.task
     print(
-        f"{result.path}: {format_bytes(result.size_bytes)}, opset {result.opset}; largest difference to torch "
-        f"{result.largest_difference:.1e} ({result.relative_difference:.1e} of the largest output) "
-        f"on {result.samples} {kind} images"
+        f"validation {task.word(reduction.error)} ({task.show(reduction.float_error)} in float32) on "
+        f"{reduction.samples:,} {noun(run.input_shape)}; {reduction.times_faster:.2f} times as fast "
+        "(batch 1, one thread)"
     )
-    if opened.run.sparse:
-        print("The file is dense: it holds the zero weights, too, and onnxruntime multiplies by them.")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from snncompress.data.batches import Batches
-    from snncompress.data.dataset import Dataset
+    from snncompress.data.dataset import Dataset, Images
     from snncompress.run import Run
 
 
@@ -60,11 +60,15 @@ class Opened:
         from snncompress.data.batches import Batches
         from snncompress.training.feed import EVALUATION_BATCH, pick_device
 
+        return Batches(self.split(split), EVALUATION_BATCH, self.run.normalization, device=pick_device(device))
+
+    def split(self, name: str) -> Images:
+        """The images of a split, or an error that says which there are."""
         data = self.need_data()
-        images = {"test": data.test, "validation": data.validation, "train": data.train}[split]
+        images = {"test": data.test, "validation": data.validation, "train": data.train}[name]
         if images is None:
-            raise DataError(f"{data.name} has no {split} images; use --split validation")
-        return Batches(images, EVALUATION_BATCH, self.run.normalization, device=pick_device(device))
+            raise DataError(f"{data.name} has no {name} images; use --split validation")
+        return images
 
     def images(self, count: int) -> Tensor | None:
         """A few validation images as floats 0..1, or features, on the CPU."""

@@ -98,7 +98,8 @@ def show_preview(plan: Preview | WeightPreview, json: bool) -> None:
         return
     if isinstance(plan, WeightPreview):
         _show_layers(plan.layers)
-        print(f"\nWeights rank by {plan.criterion}; the least that stays has {plan.threshold:.4g}.")
+        last = "" if plan.threshold is None else f"; the last to stay has {plan.threshold:.4g}"
+        print(f"\nWeights rank by {plan.criterion}{last}.")
     else:
         rows = [(name, width, plan.planned[name]) for name, width in plan.widths.items()]
         print(tabulate(rows, ["layer", "neurons", "planned"]))

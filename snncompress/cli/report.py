@@ -38,6 +38,11 @@ def report(
         typer.Option(metavar="DIR", help="Write the page's pictures as PNG files.", show_default=False),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw error against FLOPs of a pruned run (PNG).")] = None,
+    latency: Annotated[
+        bool, typer.Option("--latency", help="Time models in onnxruntime and torch, the original too.")
+    ] = False,
+    latency_batch: Annotated[int, typer.Option(help="Images of the throughput batch.", min=1)] = 256,
+    threads: Annotated[int, typer.Option(help="That an operator may use while it is timed.", min=1)] = 1,
     data: o.Data = None,
     checkpoint: o.Checkpoint = None,
     model_arg: o.ModelArg = None,
@@ -61,9 +66,11 @@ def report(
       snncompress report runs/small --html small.html
       snncompress report runs/small --png pictures
       snncompress report runs/* --compare
+      snncompress report runs/small --latency
       snncompress report lenet5 --json
     """
     from snncompress.cli.opening import Request
+    from snncompress.cli.race import Race
     from snncompress.cli.render import print_json, warn_hollow
     from snncompress.cli.screen import Screen
     from snncompress.cli.telling import tell_run
@@ -72,6 +79,7 @@ def report(
     chosen = Format.JSON if json else format
     rows: list[Row] = []
     data_sets: set[str | None] = set()
+    race = Race(threads, sorted({1, latency_batch})) if latency else None
     last: Run | None = None
     story: Story | None = None
     with Screen(quiet, json) as screen:
@@ -83,8 +91,13 @@ def report(
             opened, error = _open(request, screen)
             last = opened.run
             warn_hollow(last, screen)
-            rows += _rows(opened.run, error, rows, beside=chosen is not Format.JSON and not compare)
+            added = _rows(opened.run, error, rows, beside=latency or (chosen is not Format.JSON and not compare))
+            rows += added
             data_sets.add(opened.run.data.get("name"))
+            if race is not None:
+                race.enter(opened.run, [row.name for row in added], trust_source)
+        if race is not None:
+            race.measure(screen)
         if compare and len(data_sets) > 1:
             names = ", ".join(sorted(name or "no data" for name in data_sets))
             screen.message(f"the errors are of different data ({names}) and do not compare")
@@ -99,9 +112,12 @@ def report(
         rows = sort_rows(rows)
         fronts = find_fronts(rows)
     if chosen is Format.JSON:
-        print_json(rows_json(rows, fronts))
+        records = rows_json(rows, fronts)
+        print_json(records if race is None else race.add_to(records))
+    elif race is not None and chosen is Format.CSV:
+        print(race.render(chosen))
     else:
-        print(render(rows, chosen, layers, fronts))
+        print(render(rows, chosen, layers, fronts) + (f"\n\n{race.render(chosen)}" if race is not None else ""))
         if last is not None and chosen is Format.TEXT and not compare:
             _show_essentials(last, rows)
 

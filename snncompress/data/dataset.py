@@ -161,12 +161,17 @@ class Dataset:
     @property
     def noun(self) -> str:
         """What its inputs are."""
-        return "images" if has_pixels(self.image_shape) else "samples"
+        return noun(self.image_shape)
 
 
 def has_pixels(shape: tuple[int, ...]) -> bool:
     """Whether inputs of a shape are images, not features."""
     return shape[1:] != (1, 1)
+
+
+def noun(shape: tuple[int, ...]) -> str:
+    """What inputs of a shape are called."""
+    return "images" if has_pixels(shape) else "samples"
 
 
 def hold_labels(labels: Tensor, device: torch.device) -> Tensor:

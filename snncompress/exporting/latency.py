@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from snncompress.exporting.onnx import to_onnx
+from snncompress.exporting.runtime import open_session
 
 WARM_UP = 3
 LEAST_RUNS, LEAST_SECONDS = 20, 0.3
@@ -27,14 +28,9 @@ def measure_latency(model: nn.Module, input_shape: tuple[int, int, int]) -> floa
     Raises:
         ExportError: If the model cannot be exported.
     """
-    import onnxruntime
-
     images = torch.zeros(1, *input_shape)
     data = to_onnx(copy.deepcopy(model).cpu().eval(), images, None, "logits").SerializeToString()
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # only what ends the process
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    session = open_session(data, threads=1)
     inputs = {"images": images.numpy()}
     for _ in range(WARM_UP):
         session.run(None, inputs)

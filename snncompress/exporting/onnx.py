@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import io
 import json
-import logging
-import math
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,39 +11,27 @@ import torch
 from torch import Tensor, nn
 
 from snncompress import __version__
-from snncompress.data.dataset import Normalization
-from snncompress.data.task import Task
+from snncompress.data.dataset import Images
 from snncompress.errors import ExportError, UsageError
+from snncompress.exporting.onnx_file import Precision, opset_of
+from snncompress.exporting.precision import Reduction, calibration_batches, measure_reduction, reduce_precision
+from snncompress.exporting.runtime import FIXED_BATCH, first_cause, open_session, run_session
+from snncompress.exporting.subject import ExportResult, prepare, silence
 from snncompress.files import write_bytes
 from snncompress.run import Run
 
 OPSETS = range(18, 26)  # below, torch's exporter has no operators; above, it has no converter
-TOLERANCE = 1e-4  # of the largest output: some 1000 roundings of float32
-SMALL_BATCHES = (1, 7)  # compared too: an exporter may have fixed the batch size it saw
-RANDOM_IMAGES = 16
 
 
 @dataclass(frozen=True)
-class ExportResult:
-    """An exported file and how far its outputs are from torch's.
+class OnnxResult(ExportResult):
+    """An exported ONNX file.
 
     Attributes:
-        path: The file.
-        size_bytes: Its size.
-        opset: The version of ONNX's operators it uses.
-        largest_difference: Between an output of onnxruntime and one of torch.
-        relative_difference: The same, of the largest output.
-        samples: How many images were compared.
-        real_images: Whether these were given, or random.
+        reduction: What fewer bits cost and gain; None for float32.
     """
 
-    path: Path
-    size_bytes: int
-    opset: int
-    largest_difference: float
-    relative_difference: float
-    samples: int
-    real_images: bool
+    reduction: Reduction | None = None
 
 
 def export_onnx(
@@ -60,10 +41,15 @@ def export_onnx(
     opset: int | None = None,
     with_softmax: bool = False,
     with_normalization: bool = False,
+    precision: Precision = Precision.FLOAT32,
+    calibration: Images | None = None,
+    validation: Images | None = None,
     images: Tensor | None = None,
     force: bool = False,
-) -> ExportResult:
+) -> OnnxResult:
     """Writes a model with a free batch size to one ONNX file; the run's model is not touched.
+
+    Batch norms are folded into the convolutions before them, dropout is gone.
 
     Args:
         run: What to export.
@@ -71,6 +57,9 @@ def export_onnx(
         opset: The version of ONNX's operators; None is torch's own choice.
         with_softmax: The output is ``probabilities``, not ``logits``; that of a regression is always ``predictions``.
         with_normalization: The input ``images`` is scaled to 0..1 only; the file normalizes it.
+        precision: ``float16`` halves the file, ``int8`` quarters it; inputs and outputs stay float32.
+        calibration: Training images, by which int8 chooses its ranges.
+        validation: Labelled images, to measure the error of a model of fewer bits on.
         images: Images (N, C, H, W) in 0..1, to compare on; None takes random ones.
         force: Replace an existing file.
 
@@ -81,60 +70,49 @@ def export_onnx(
         RunError: If the file cannot be written.
     """
     out = Path(out)
-    run.need_mean("exported")
-    if with_softmax and run.task is Task.REGRESSION:
-        raise UsageError(f"--with-softmax: {run.name} predicts a number, not classes; leave it out")
-    _check_request(run, out, opset, images, force)
-    real_images = images is not None
-    if images is None:
-        images = torch.rand(RANDOM_IMAGES, *run.input_shape, generator=torch.Generator().manual_seed(0))
-    images = images.detach().cpu().float()
-    normalize = run.normalization if with_normalization else None
-    inputs = images if with_normalization else run.normalization(images)
-    model = _Exported(copy.deepcopy(run.model).cpu(), normalize, with_softmax).eval()
-    output = "predictions" if run.task is Task.REGRESSION else "probabilities" if with_softmax else "logits"
-    proto = to_onnx(model, inputs, opset, output)
-    _describe(proto, run, with_normalization)
-    data = proto.SerializeToString()
-    difference, largest = _compare(data, model, inputs)
+    if opset is not None and opset not in OPSETS:
+        raise UsageError(f"opset {opset} cannot be exported; choose one of {OPSETS[0]} to {OPSETS[-1]}")
+    if precision is Precision.INT8 and calibration is None:
+        raise UsageError("int8 needs training images, by which it chooses its ranges; give --data")
+    subject = prepare(
+        run, out, with_softmax=with_softmax, with_normalization=with_normalization, images=images, force=force
+    )
+    proto = to_onnx(subject.model, subject.inputs, opset, subject.output)
+    describe(proto, run, with_normalization)
+    plain = data = proto.SerializeToString()
+    difference, relative = subject.compare(in_onnxruntime(plain))
+    reduction = None
+    if precision is not Precision.FLOAT32:
+        batches = [] if calibration is None else calibration_batches(calibration, run, with_normalization)
+        smaller = reduce_precision(proto, precision, batches)
+        describe(smaller, run, with_normalization)
+        data = smaller.SerializeToString()
+        difference, relative = subject.compare(in_onnxruntime(data), precision)
+        reduction = measure_reduction(data, plain, run, validation, with_normalization)
     write_bytes(out, data)
-    return ExportResult(
+    return OnnxResult(
         path=out,
         size_bytes=len(data),
-        opset=_opset(proto),
+        opset=opset_of(proto),
         largest_difference=difference,
-        relative_difference=difference / largest if largest else difference,
-        samples=len(images),
-        real_images=real_images,
+        relative_difference=relative,
+        samples=len(subject.inputs),
+        real_images=subject.real_images,
+        precision=precision,
+        reduction=reduction,
     )
 
 
-class _Exported(nn.Module):
-    """The model with what the file is asked to contain around it."""
+def in_onnxruntime(data: bytes) -> Any:
+    """A function that runs a model in onnxruntime; it is loaded at the first call."""
+    sessions: list[Any] = []
 
-    def __init__(self, model: nn.Module, normalization: Normalization | None, softmax: bool) -> None:
-        super().__init__()
-        self.model, self.normalization, self.softmax = model, normalization, softmax
+    def call(images: Tensor) -> Tensor:
+        if not sessions:
+            sessions.append(open_session(data))
+        return run_session(sessions[0], images)
 
-    def forward(self, images: Tensor) -> Tensor:
-        if self.normalization is not None:
-            images = self.normalization(images)
-        outputs: Tensor = self.model(images)
-        return outputs.softmax(dim=1) if self.softmax else outputs
-
-
-def _check_request(run: Run, out: Path, opset: int | None, images: Tensor | None, force: bool) -> None:
-    if opset is not None and opset not in OPSETS:
-        raise UsageError(f"opset {opset} cannot be exported; choose one of {OPSETS[0]} to {OPSETS[-1]}")
-    if out.is_dir():
-        raise UsageError(f"{out} is a folder; name a file in it, such as {out / 'model.onnx'}")
-    if out.exists() and not force:
-        raise UsageError(f"{out} exists already; choose another name, or replace it with --force")
-    if not out.parent.is_dir():
-        raise UsageError(f"there is no folder {out.parent} to write {out.name} in; make it first")
-    if images is not None and (not len(images) or tuple(images.shape[1:]) != tuple(run.input_shape)):
-        wanted, got = ("×".join(map(str, shape)) for shape in (run.input_shape, images.shape))
-        raise UsageError(f"the images to compare on must be N×{wanted}, at least one, not {got}")
+    return call
 
 
 def to_onnx(model: nn.Module, inputs: Tensor, opset: int | None, output_name: str) -> Any:
@@ -154,7 +132,7 @@ def to_onnx(model: nn.Module, inputs: Tensor, opset: int | None, output_name: st
     # Two images: a batch of one would be taken for a fixed size.
     example = inputs[:1].expand(2, -1, -1, -1).contiguous()
     try:
-        with _silence():
+        with silence():
             program = torch.onnx.export(
                 model,
                 (example,),
@@ -170,40 +148,19 @@ def to_onnx(model: nn.Module, inputs: Tensor, opset: int | None, output_name: st
             proto = program.model_proto
             onnx.checker.check_model(proto, full_check=True)
     except Exception as error:  # the exporter raises whatever the model's operators make it raise
-        raise ExportError(f"torch cannot export this model to ONNX: {_reason(error)}") from error
-    made = _opset(proto)
+        raise ExportError(f"torch cannot export this model to ONNX: {first_cause(error)}") from error
+    if proto.graph.input[0].type.tensor_type.shape.dim[0].HasField("dim_value"):  # the exporter says nothing of it
+        raise ExportError(f"torch cannot export this model to ONNX: {FIXED_BATCH}")
+    made = opset_of(proto)
     if opset not in (None, made):
         raise ExportError(f"this model cannot be converted to opset {opset}, only to {made}; use --opset {made}")
+    for part in (proto, proto.graph, *proto.graph.node, *proto.graph.input, *proto.graph.output):
+        del part.metadata_props[:]  # the exporter's notes to its developers, source paths among them
     return proto
 
 
-def _opset(proto: Any) -> int:
-    return next(int(entry.version) for entry in proto.opset_import if entry.domain in ("", "ai.onnx"))
-
-
-def _reason(error: BaseException) -> str:
-    """The last cause's first line: the exporter wraps it in pages of advice to its developers."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """The exporter prints, warns and logs, on success too."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            with contextlib.redirect_stderr(io.StringIO()):
-                yield
-    finally:
-        logging.disable(disabled)
-
-
-def _describe(proto: Any, run: Run, with_normalization: bool) -> None:
+def describe(proto: Any, run: Run, with_normalization: bool) -> None:
+    """Writes into a model what one needs to know to use it."""
     normalization = {
         "mean": list(run.normalization.mean),
         "std": list(run.normalization.std),
@@ -216,40 +173,7 @@ def _describe(proto: Any, run: Run, with_normalization: bool) -> None:
         "metrics": json.dumps(dict(run.metrics)),
         "snncompress_version": __version__,
     }
+    del proto.metadata_props[:]
     proto.producer_name, proto.producer_version = "snncompress", __version__
-    for part in (proto, proto.graph, *proto.graph.node, *proto.graph.input, *proto.graph.output):
-        del part.metadata_props[:]  # the exporter's notes to its developers, source paths among them
     for key, value in values.items():
         proto.metadata_props.add(key=key, value=value)
-
-
-def _compare(data: bytes, model: nn.Module, inputs: Tensor) -> tuple[float, float]:
-    """The largest difference of outputs and the largest output; an error if they are too far apart."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # only what ends the process
-    difference = largest = 0.0
-    try:
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        for size in sorted({min(size, len(inputs)) for size in (*SMALL_BATCHES, len(inputs))}):
-            batch = inputs[:size]
-            got = torch.from_numpy(session.run(None, {"images": batch.numpy()})[0])
-            with torch.no_grad():
-                wanted = model(batch)
-            difference = _larger(difference, (got - wanted).abs().max())
-            largest = _larger(largest, wanted.abs().max())
-    except Exception as error:  # onnxruntime's errors have no class of their own
-        raise ExportError(f"onnxruntime cannot run the exported model: {_reason(error)}") from error
-    if not math.isfinite(largest):
-        raise ExportError("the model's own outputs are NaN or infinite; check its weights and its normalization")
-    if not difference <= TOLERANCE * largest:  # also if it is NaN
-        raise ExportError(
-            f"the exported model's outputs differ from torch's by {difference:.2e}, more than {TOLERANCE:g} "
-            f"of the largest ({largest:.2e}), so no file was left; try another --opset"
-        )
-    return difference, largest
-
-
-def _larger(value: float, other: Tensor) -> float:
-    return float(torch.maximum(torch.tensor(value), other))  # unlike Python's max, it keeps a NaN

@@ -82,7 +82,7 @@ def trace(model: nn.Module, input_shape: tuple[int, int, int]) -> Trace:
     """
     try:
         with torch.no_grad():
-            return _run(_copy_to_meta(model), torch.zeros(1, *input_shape, device="meta", dtype=_dtype(model))).result()
+            return _run(copy_to_meta(model), torch.zeros(1, *input_shape, device="meta", dtype=_dtype(model))).result()
     except Exception:  # whatever a user's forward may raise; the run on the CPU tells the reason
         return _trace_on_cpu(model, input_shape)
 
@@ -102,7 +102,8 @@ def _trace_on_cpu(model: nn.Module, input_shape: tuple[int, int, int]) -> Trace:
     return recorder.result()
 
 
-def _copy_to_meta(model: nn.Module) -> nn.Module:
+def copy_to_meta(model: nn.Module) -> nn.Module:
+    """A copy that has shapes but no weights."""
     # deepcopy takes what the memo holds in place of a copy, so the weights are never copied.
     memo: dict[int, Any] = {}
     for tensor in itertools.chain(model.parameters(), model.buffers()):

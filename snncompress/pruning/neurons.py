@@ -30,7 +30,6 @@ from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import WORDS, Budget, Targets
 from snncompress.run_folder import RunFolder
 from snncompress.training.feed import Feed
-from snncompress.training.interrupt import Interrupt
 
 SCORED_BATCHES = 8  # of 250 images: importance changes little from round to round
 JUDGE_EVERY = 0.95  # validate when a cost has fallen to this share since the last time
@@ -52,10 +51,9 @@ class Pruner(Session):
         targets: Targets,
         criterion: str,
         folder: RunFolder,
-        interrupt: Interrupt,
         progress: Progress,
     ) -> None:
-        super().__init__(subject, feed, options, folder, interrupt, progress)
+        super().__init__(subject, feed, options, folder, progress)
         self.options, self.targets, self.criterion = options, targets, criterion
         self.state |= {
             "phase": "dead", "share": FIRST_SHARE, "easy": None, "first": None, "aim": None, "trials": {},

@@ -26,13 +26,13 @@ from snncompress.pruning.neurons import FIRST_SHARE, Pruner
 from snncompress.pruning.options import PruneOptions
 from snncompress.pruning.points import metrics_of
 from snncompress.pruning.scoring import pick_criterion
+from snncompress.pruning.session import config_of
 from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import Targets, parse_latency, targets_of
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
-from snncompress.training.distillation import DistillOptions, Teacher, to_record
+from snncompress.training.distillation import DistillOptions, Teacher
 from snncompress.training.feed import Cursor, Feed, UserBatches, count_examples, make_feed, pick_device, task_of
-from snncompress.training.interrupt import watch_interrupt
 from snncompress.training.learner import Learner, Loss
 from snncompress.training.options import TrainOptions
 
@@ -77,27 +77,14 @@ def prune(
     run = replace(run, task=task_of(data))
     plan = _prepare(run, data, options, training, device, progress, loss, validation, teacher, distill)
     subject, feed, targets, criterion = plan
-    if options.limited and feed.validation is None:
-        raise UsageError("a limit of the error needs validation batches to judge by; give validation=")
     if options.target_latency or targets.missed(subject.cost()):
         # A criterion that cannot score says so before anything is done.
         subject.rank(criterion, feed.plain, count=1)
     torch.manual_seed(training.seed)
-    config = {**asdict(options), "keep": list(options.keep), "training": asdict(training)}
-    config["distill"] = to_record(teacher, distill)
-    for unused in ("epochs", "save_every"):
-        del config["training"][unused]
     folder = RunFolder(None if out is None else Path(out), command, training.save_every)
-    started = run.successor(config)
-    with folder, watch_interrupt() as interrupt:
-        saved = folder.resume(started) if resume else None
-        if not resume:
-            folder.start(started, force=force)
-        pruner = Pruner(subject, feed, options, targets, criterion, folder, interrupt, progress)
-        if saved is not None:
-            pruner.resume(*saved)
-        pruner.run()
-        folder.keep("curve.json", pruner.state["points"])
+    started = run.successor(config_of(options, training, teacher, distill))
+    pruner = Pruner(subject, feed, options, targets, criterion, folder, progress)
+    pruner.conduct(started, resume=resume, force=force)
     return folder.finish(_finished(started, pruner))
 
 

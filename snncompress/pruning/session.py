@@ -9,21 +9,32 @@ from typing import Any
 
 from torch import Tensor
 
-from snncompress.errors import TargetError
+from snncompress.errors import TargetError, UsageError
 from snncompress.evaluation.accuracy import Evaluation
 from snncompress.progress import Progress
 from snncompress.pruning.costs import Counts
 from snncompress.pruning.options import Goals
 from snncompress.pruning.subject import Subject
+from snncompress.run import Run
 from snncompress.run_folder import RunFolder
 from snncompress.training.batchnorm import reestimate
+from snncompress.training.distillation import DistillOptions, to_record
 from snncompress.training.feed import Cursor, Feed
-from snncompress.training.interrupt import Interrupt, interrupted
+from snncompress.training.interrupt import Interrupt, interrupted, watch_interrupt
 from snncompress.training.learner import part
 from snncompress.training.loop import SHOW_EVERY, validate
+from snncompress.training.options import TrainOptions
 
 RECOVERY_EPOCHS = 2  # before a model over the error budget is given up
 WHEN = {"recover": "recovered", "final": "fine-tuned"}  # how a message calls the phases that are no rounds
+
+
+def config_of(goals: Goals, training: TrainOptions, teacher: Run | None, distill: DistillOptions) -> dict[str, Any]:
+    """What a pruned run remembers of its options."""
+    config = {**asdict(goals), "keep": list(goals.keep), "training": asdict(training)}
+    for unused in ("epochs", "save_every"):
+        del config["training"][unused]
+    return config | {"distill": to_record(teacher, distill)}
 
 
 class Session(ABC):
@@ -39,11 +50,10 @@ class Session(ABC):
         feed: Feed,
         options: Goals,
         folder: RunFolder,
-        interrupt: Interrupt,
         progress: Progress,
     ) -> None:
         self.subject, self.feed, self.goals, self.task = subject, feed, options, subject.learner.task
-        self.folder, self.interrupt, self.progress = folder, interrupt, progress
+        self.folder, self.interrupt, self.progress = folder, Interrupt(), progress
         self.cursor = Cursor(feed.train)
         self.good: dict[str, Tensor] = {}
         self.state: dict[str, Any] = {
@@ -53,6 +63,25 @@ class Session(ABC):
     @abstractmethod
     def phases(self) -> Mapping[str, Callable[[], str]]:
         """The phases by name; each returns the next one's name, or ``done``."""
+
+    def conduct(self, started: Run, *, resume: bool, force: bool) -> None:
+        """All phases, from the beginning or from where they were left.
+
+        Args:
+            started: the run as it begins.
+            resume: goes on where the run in the folder was interrupted.
+            force: replaces an existing run in the folder.
+        """
+        if self.goals.limited and self.feed.validation is None:
+            raise UsageError("a limit of the error needs validation batches to judge by; give validation=")
+        with self.folder, watch_interrupt() as self.interrupt:
+            saved = self.folder.resume(started) if resume else None
+            if not resume:
+                self.folder.start(started, force=force)
+            if saved is not None:
+                self.resume(*saved)
+            self.run()
+            self.folder.keep("curve.json", self.state["points"])
 
     def run(self) -> None:
         """All phases that are left."""

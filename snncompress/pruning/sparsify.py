@@ -16,6 +16,7 @@ from snncompress.models.layers import weight_layers
 from snncompress.progress import Progress
 from snncompress.pruning.options import Scope, WeightOptions
 from snncompress.pruning.points import metrics_of
+from snncompress.pruning.session import config_of
 from snncompress.pruning.sparsifier import CRITERIA, Sparsifier, pick_weight_criterion
 from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import targets_of
@@ -24,9 +25,8 @@ from snncompress.registry import load
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
 from snncompress.storage import Storage
-from snncompress.training.distillation import DistillOptions, Teacher, to_record
+from snncompress.training.distillation import DistillOptions, Teacher
 from snncompress.training.feed import UserBatches, make_feed, pick_device, task_of
-from snncompress.training.interrupt import watch_interrupt
 from snncompress.training.learner import Learner, Loss
 from snncompress.training.options import TrainOptions
 
@@ -77,25 +77,12 @@ def prune_weights(
     criterion = pick_weight_criterion(options.criterion, subject.noise, run.posterior)
     _check(run, options, criterion)
     feed = make_feed(data, validation, training, run.normalization, chosen)
-    if options.limited and feed.validation is None:
-        raise UsageError("a limit of the error needs validation batches to judge by; give validation=")
     torch.manual_seed(training.seed)
-    config = {**asdict(options), "keep": list(options.keep), "training": asdict(training)}
-    config |= {"distill": to_record(teacher, distill), "storage": str(storage)}
-    for unused in ("epochs", "save_every"):
-        del config["training"][unused]
+    config = {**config_of(options, training, teacher, distill), "storage": str(storage)}
     folder = RunFolder(None if out is None else Path(out), command, training.save_every)
     started = replace(run.successor(config), sparse=True, storage=storage)
-    with folder, watch_interrupt() as interrupt:
-        saved = folder.resume(started) if resume else None
-        if not resume:
-            folder.start(started, force=force)
-        targets = targets_of(run, options)
-        pruner = WeightPruner(subject, feed, options, targets, criterion, folder, interrupt, progress)
-        if saved is not None:
-            pruner.resume(*saved)
-        pruner.run()
-        folder.keep("curve.json", pruner.state["points"])
+    pruner = WeightPruner(subject, feed, options, targets_of(run, options), criterion, folder, progress)
+    pruner.conduct(started, resume=resume, force=force)
     return folder.finish(_finished(started, run, pruner, criterion))
 
 
@@ -105,7 +92,7 @@ class WeightPreview:
 
     Attributes:
         criterion: what the weights rank by.
-        threshold: the least score that stays.
+        threshold: the last score to stay, as ``--threshold`` takes it; None if each layer has its own.
         layers: by layer, its weights and those that would be left.
         cost: flops, size and memory now; zeros do not count.
         planned_cost: the same after pruning, idle neurons gone.
@@ -113,7 +100,7 @@ class WeightPreview:
     """
 
     criterion: str
-    threshold: float
+    threshold: float | None
     layers: dict[str, dict[str, int]]
     cost: dict[str, int]
     planned_cost: dict[str, int]
@@ -141,14 +128,14 @@ def preview_weights(
     feed = make_feed(data, None, training, run.normalization, chosen)
     targets = targets_of(run, options)
     torch.manual_seed(training.seed)
-    with watch_interrupt() as interrupt:
-        pruner = WeightPruner(subject, feed, options, targets, criterion, RunFolder(None), interrupt, progress)
-        ranking, stay = pruner.decide()
+    pruner = WeightPruner(subject, feed, options, targets, criterion, RunFolder(None), progress)
+    ranking, stay = pruner.decide()
     sparsifier = pruner.sparsifier
     cost, planned = pruner.cost(), sparsifier.cost_of(ranking, stay)
     with sparsifier.without(ranking.gone(stay)):
         layers = _layers(run, sparsifier)
-    return WeightPreview(criterion, ranking.threshold(stay), layers, asdict(cost), asdict(planned), targets.given())
+    threshold = pruner.threshold(ranking, stay)
+    return WeightPreview(criterion, threshold, layers, asdict(cost), asdict(planned), targets.given())
 
 
 def make_subject(

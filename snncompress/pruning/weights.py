@@ -24,7 +24,6 @@ from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import WORDS, Targets
 from snncompress.run_folder import RunFolder
 from snncompress.training.feed import Feed
-from snncompress.training.interrupt import Interrupt
 
 KEPT_A_ROUND = 0.8  # of the weights, where fine-tuning follows
 PRECISION = 0.01  # of the number of weights that an error budget leaves
@@ -45,10 +44,9 @@ class WeightPruner(Session):
         targets: Targets,
         criterion: str,
         folder: RunFolder,
-        interrupt: Interrupt,
         progress: Progress,
     ) -> None:
-        super().__init__(subject, feed, options, folder, interrupt, progress)
+        super().__init__(subject, feed, options, folder, progress)
         self.options, self.targets, self.criterion = options, targets, criterion
         self.sparsifier = Sparsifier(subject, feed)
         self.state |= {
@@ -167,7 +165,7 @@ class WeightPruner(Session):
             self._take_all_but(min(self._goal(ranking), ranking.alive - 1), ranking)
         self.subject.learner.hold_zeros()
 
-    def _threshold(self, ranking: Ranking, stay: int) -> float | None:
+    def threshold(self, ranking: Ranking, stay: int) -> float | None:
         """The score of the criterion, as ``--threshold`` takes it, that is the last to stay; None if there is none."""
         value = ranking.threshold(stay)
         if self.options.scope is Scope.LAYER or math.isinf(value):  # each layer has its own; only the best are left
@@ -180,7 +178,7 @@ class WeightPruner(Session):
 
     def _take_all_but(self, stay: int, ranking: Ranking) -> None:
         state = self.state
-        state["threshold"] = self._threshold(ranking, stay)
+        state["threshold"] = self.threshold(ranking, stay)
         self.sparsifier.silence(ranking.gone(stay))
         self._refresh()
         count, change = self.sparsifier.remove_idle()

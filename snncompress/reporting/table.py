@@ -89,7 +89,7 @@ def render(rows: Sequence[Row], format: Format, layers: bool = False, fronts: Fr
         conventions.append(FRONT_CONVENTION)
         marks = (", ".join(FRONT_WORDS[count] for count in front) for front in fronts)
         cells = [[*line, mark] for line, mark in zip(cells, marks, strict=True)]
-    parts = [_grid(header, cells, left=1, markdown=markdown)]
+    parts = [grid(header, cells, left=1, markdown=markdown)]
     if layers:
         parts += [_layers_table(row, markdown) for row in rows if row.layers]
     parts += [f"{row.name}: {uncounted_words(row)}" for row in rows if row.uncounted]
@@ -142,7 +142,7 @@ def _sparse_cells(row: Row) -> list[str]:
 
 
 def _layers_table(row: Row, markdown: bool) -> str:
-    table = _grid(LAYER_HEADER, [_layer_cells(layer) for layer in row.layers], left=3, markdown=markdown)
+    table = grid(LAYER_HEADER, [_layer_cells(layer) for layer in row.layers], left=3, markdown=markdown)
     return f"**{row.name}**\n\n{table}" if markdown else f"{row.name}\n{table}"
 
 
@@ -165,7 +165,7 @@ def _share(layer: dict[str, Any]) -> str:
     return f" ({100 * weights / parameters:.2f}%)" if weights < parameters else ""
 
 
-def _grid(header: Sequence[str], cells: list[list[str]], left: int, markdown: bool) -> str:
+def grid(header: Sequence[str], cells: list[list[str]], left: int, markdown: bool) -> str:
     """A table whose first ``left`` columns are words, the others numbers."""
     if markdown:  # a bar would end the cell
         cells = [[cell.replace("|", "\\|") for cell in line] for line in cells]
@@ -186,19 +186,20 @@ def _models_csv(rows: Sequence[Row], fronts: Fronts | None) -> str:
     for record, front in zip(records, fronts or (), strict=fronts is not None):
         record["front"] = " ".join(front)
     columns = list(dict.fromkeys(name for record in records for name in record))
-    return _csv(columns, [[record.get(column) for column in columns] for record in records])
+    return csv_text(columns, [[record.get(column) for column in columns] for record in records])
 
 
 def _layers_csv(rows: Sequence[Row]) -> str:
     lines = [[row.name, *(_csv_cell(layer[key]) for key in LAYER_COLUMNS)] for row in rows for layer in row.layers]
-    return _csv(["model", *LAYER_COLUMNS], lines)
+    return csv_text(["model", *LAYER_COLUMNS], lines)
 
 
 def _csv_cell(value: Any) -> Any:
     return "x".join(map(str, value)) if isinstance(value, list) else value
 
 
-def _csv(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+def csv_text(header: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    """Lines as CSV, without a newline at the end."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(header)

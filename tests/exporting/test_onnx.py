@@ -21,7 +21,8 @@ from snncompress import __version__
 from snncompress.data.dataset import Normalization
 from snncompress.errors import ExportError, RunError, UsageError
 from snncompress.exporting import onnx as export
-from snncompress.exporting.onnx import ExportResult, export_onnx
+from snncompress.exporting.onnx import export_onnx
+from snncompress.exporting.subject import RANDOM_IMAGES, ExportResult
 from snncompress.run import Run, wrap
 
 
@@ -135,7 +136,7 @@ def test_highest_opset_and_random_images(run: Run, tmp_path: Path) -> None:
     result = export_onnx(run, tmp_path / "model.onnx", opset=export.OPSETS[-1])
     assert result.opset == export.OPSETS[-1]
     assert not result.real_images
-    assert result.samples == export.RANDOM_IMAGES
+    assert result.samples == RANDOM_IMAGES
 
 
 @pytest.fixture

@@ -1,0 +1,73 @@
+"""``snncompress report --latency`` as a user types it; no time is asserted on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from snncompress.cli import run as run_command
+from snncompress.measure import timing
+
+QUICK = ["--candidates", "1", "--finetune-steps", "1", "--final-epochs", "0", "--step", "4", "--quiet"]
+
+
+@pytest.fixture(autouse=True)
+def _few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "BLOCK_SECONDS", 0.0)
+
+
+@pytest.fixture(scope="module")
+def small(noisy: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = str(tmp_path_factory.mktemp("runs") / "small")
+    assert run_command(["prune", noisy, "--target-flops", "50%", *QUICK, "--out", out]) == 0
+    return out
+
+
+def test_json_has_the_original_too(small: str, call: Any) -> None:
+    rows = json.loads(call("report", small, "--latency", "--latency-batch", "9", "--json"))
+    assert [row["name"] for row in rows] == ["original mlp", "small"]
+    for row in rows:
+        assert {(entry["runtime"], entry["batch"]) for entry in row["latency"]["timings"]} == {
+            (runtime, batch) for runtime in ("onnxruntime", "torch") for batch in (1, 9)
+        }
+        assert row["latency"]["threads"] == 1
+        assert row["latency"]["peak_bytes"].keys() == {"1", "9"}
+    assert rows[1]["latency"]["file_bytes"] < rows[0]["latency"]["file_bytes"]
+    assert rows[0]["flops_percent"] == 100.0
+
+
+def test_text_and_csv(noisy: str, small: str, call: Any) -> None:
+    text = call("report", noisy, small, "--latency", "--latency-batch", "3", "--threads", "2")
+    assert text.count("onnxruntime        1") == 2
+    assert "2 threads" in text
+    assert "original" not in text.split("\n\n")[0]  # noisy is the original
+    lines = call("report", noisy, "--latency", "--latency-batch", "1", "--format", "csv").split()
+    assert lines[0].startswith("model,runtime,batch")
+    assert len(lines) == 3
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_an_original_that_is_gone(data: str, call: Any) -> None:
+    source = Path("my_net.py")
+    source.write_text(
+        "from torch import nn\ndef build(classes, width=6):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 4))\n"
+    )
+    words = ["--data", data, "--epochs", "0", "--method", "none", "--quiet"]
+    call("train", "my_net.py:build", *words, "--model-arg", "width=16", "--out", "run")
+    call("prune", "run", "--target-flops", "50%", "--criterion", "magnitude", *QUICK, "--out", "small")
+    source.write_text(
+        source.read_text().replace("width)", "width + 1)", 1).replace("Linear(width,", "Linear(width + 1,")
+    )
+    rows = json.loads(call("report", "small", "--latency", "--latency-batch", "2", "--trust-source", "--json"))
+    assert rows[0]["latency"] is None
+    assert rows[1]["latency"]["timings"][0]["times_faster"] == 1.0
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_bad_input(noisy: str, refused: Any) -> None:
+    assert "latency-batch" in refused("report", noisy, "--latency", "--latency-batch", "0", code=2)
+    assert "threads" in refused("report", noisy, "--latency", "--threads", "0", code=2)
