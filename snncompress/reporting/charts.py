@@ -172,9 +172,18 @@ def _log_ticks(low: float, high: float, most: int) -> list[float]:
     return found[:: -(-len(found) // most)]
 
 
-def short(value: float) -> str:
+def short(value: float, digits: int = 3) -> str:
     """A number beside an axis: 1.2M, 34k, 560, 0.05."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            return f"{value / size:.3g}{letter}"
-    return f"{value:.3g}".replace("-", "−")
+            return f"{value / size:.{digits}g}{letter}"
+    return f"{value:.{digits}g}".replace("-", "−")
+
+
+def labels(values: Sequence[float]) -> list[str]:
+    """Numbers beside an axis, with as many digits as tell them apart."""
+    for digits in range(3, 9):
+        found = [short(value, digits) for value in values]
+        if len(set(found)) == len(set(values)):
+            break
+    return found

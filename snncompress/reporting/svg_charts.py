@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from html import escape
 
-from snncompress.reporting.charts import DASHES, BarChart, Chart, Histogram, LineChart, Mark, short, ticks
+from snncompress.reporting.charts import DASHES, BarChart, Chart, Histogram, LineChart, Mark, labels, short, ticks
 from snncompress.reporting.svg import Scale, broken_line, joined, picture, stretch, tag, text
 
 WIDTH, HEIGHT = 340, 230
@@ -79,16 +79,19 @@ def _draw_lines(chart: LineChart) -> str:
     return picture(WIDTH, HEIGHT, f"{chart.title}: {chart.y_label} over {chart.x_label}", parts)
 
 
-def _axes(across: Scale, up: Scale, x_label: str, y_label: str) -> list[str]:
+def _axes(across: Scale, up: Scale, x_label: str, y_label: str, whole: bool = False) -> list[str]:
+    """Grid, ticks and labels; ``whole`` leaves out heights that no count has."""
     parts = []
-    for value in ticks(up.low, up.high, up.log):
+    heights = [value for value in ticks(up.low, up.high, up.log) if not whole or value == round(value)]
+    for value, words in zip(heights, labels(heights), strict=True):
         y = up(value)
         parts.append(tag("line", x1=LEFT, y1=y, x2=WIDTH - RIGHT, y2=y, class_="grid"))
-        parts.append(text(LEFT - 5, y + 4, short(value), "end"))
-    for value in ticks(across.low, across.high, across.log, most=5):
+        parts.append(text(LEFT - 5, y + 4, words, "end"))
+    places = ticks(across.low, across.high, across.log, most=5)
+    for value, words in zip(places, labels(places), strict=True):
         x = across(value)
         parts.append(tag("line", x1=x, y1=HEIGHT - BOTTOM, x2=x, y2=HEIGHT - BOTTOM + 4, class_="axis"))
-        parts.append(text(x, HEIGHT - BOTTOM + 16, short(value), "middle"))
+        parts.append(text(x, HEIGHT - BOTTOM + 16, words, "middle"))
     parts.append(tag("line", x1=LEFT, y1=HEIGHT - BOTTOM, x2=WIDTH - RIGHT, y2=HEIGHT - BOTTOM, class_="axis"))
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6, x_label, "middle", "label"))
     parts.append(text(2, 10, y_label, class_="label"))
@@ -146,7 +149,7 @@ def _draw_histogram(chart: Histogram) -> str:
     across = Scale(chart.edges[0], chart.edges[-1], LEFT, WIDTH - RIGHT)
     up = Scale(0.7 if chart.log_y else 0.0, 1.06 * highest, HEIGHT - BOTTOM, TOP, chart.log_y)
     floor = up.low
-    parts = _axes(across, up, chart.x_label, chart.what.capitalize())
+    parts = _axes(across, up, chart.x_label, chart.what.capitalize(), whole=True)
     for low, high, kept, gone in zip(chart.edges, chart.edges[1:], chart.kept, removed, strict=False):
         x, width = across(low) + 0.5, max(across(high) - across(low) - 1, 1.0)
         # On a logarithmic axis stacked bars would lie about the upper one: there the larger stands behind.

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from snncompress.reporting.charts import GAP, Bar, BarChart, Histogram, LineChart, Mark, Series, short, ticks, wants_log
+from snncompress.reporting.charts import (
+    GAP,
+    Bar,
+    BarChart,
+    Histogram,
+    LineChart,
+    Mark,
+    Series,
+    labels,
+    short,
+    ticks,
+    wants_log,
+)
 from snncompress.reporting.svg import Scale, stretch, tag
 from snncompress.reporting.svg_charts import BOTTOM, HEIGHT, WIDTH, draw, legend
 
@@ -35,6 +47,16 @@ def test_the_ticks_that_one_expects() -> None:
     assert ticks(60_000, 2_400_000, log=True, most=5) == [100_000, 200_000, 500_000, 1_000_000, 2_000_000]
     assert ticks(3, 3) == [3]
     assert [short(value) for value in (2_293_000, 61_000, 560, 0.05, -3)] == ["2.29M", "61k", "560", "0.05", "−3"]
+
+
+def test_labels_tell_ticks_apart() -> None:
+    assert labels([-2.975, -2.9745, -2.974]) == ["−2.975", "−2.9745", "−2.974"]
+    assert labels([0.5, 1, 2]) == ["0.5", "1", "2"]
+
+
+def test_a_count_has_no_halves() -> None:
+    svg = draw(Histogram("k", "t", "x", (0.0, 1.0, 2.0), (1, 0), (0, 1)))
+    assert "0.2" not in "".join(ElementTree.fromstring(svg).itertext())
 
 
 def test_scales() -> None:
