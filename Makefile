@@ -14,7 +14,7 @@ demo: .venv/installed
 	$(BIN)/snncompress demo --out demo --force
 
 test: .venv/installed lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 lint: .venv/installed
 	$(BIN)/ruff check .

@@ -31,7 +31,7 @@ from snncompress.run import Run
 from snncompress.run_files import load
 from snncompress.training.options import Schedule, TrainOptions
 
-PLAIN_EPOCHS, DENSE_EPOCHS, JOINT_EPOCHS = 6, 100, 20
+PLAIN_EPOCHS, DENSE_EPOCHS, JOINT_EPOCHS = 20, 100, 20  # the data terms are compared, so features must be good
 JOINT_PHASES = 2  # the learning rate falls to zero in each: after one, single neurons still resist the collapse
 BATCH, SAMPLES = 128, 20
 # name: method, its options, its learning rate, and the paper's ELBO, data term, KL, accuracy by the mean, averaged

@@ -4,10 +4,11 @@
 
 trains a perceptron with Bernoulli noise on its units, draws 10,000 samples of its weights by Langevin dynamics without
 that noise, removes weights in the order of each criterion without any retraining, and prints the share at which the
-test error doubles. Beside them: networks with as many weights, retrained on the soft targets of the whole one (for
-classes), and the moments of the weights of a network trained without noise. `data/imdb.npz` and `data/protein.npz` come
-from `python -m benchmarks.tabular`; protein stands in for the Million Song Dataset. What is there already is not
-trained again. Widths, rates and epochs were chosen on validation data; the test data are looked at here, once.
+test error doubles (of protein, whose RMSE cannot double: is 10% higher). Beside them: networks with as many weights,
+retrained on the soft targets of the whole one (for classes), and the moments of the weights of a network trained
+without noise. `data/imdb.npz` and `data/protein.npz` come from `python -m benchmarks.tabular`; protein stands in for
+the Million Song Dataset. What is there already is not trained again. Widths, rates and epochs were chosen on validation
+data; the test data are looked at here, once.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from typing import Any
 from tabulate import tabulate
 
 from benchmarks.commands import Command, ensure_run, snncompress
+from snncompress.pruning.curves import find_rise
 
 SAMPLES = 10_000
 CRITERIA = ("snr", "spr", "magnitude", "random")
+FACTORS = {"protein": 1.1}  # predicting the mean has an RMSE of 1
 # name: the network, its noise, its training, and whether smaller ones learn from its probabilities
 TASKS: dict[str, tuple[str, Command, Command, bool]] = {
     "mnist": ("widths=500-300", [], ["--epochs", "30"], True),
@@ -63,10 +66,11 @@ def main() -> None:
             data = ["--data", "mnist", "--data-root", arguments.data_root]
         train(arguments.out, name, data)
         curves = {curve["name"]: curve for curve in draw(arguments.out, name)["curves"]}
-        doubles = [curves[criterion]["doubles"] for criterion in CRITERIA]
-        shown = ["never" if share is None else f"{share:.1f}%" for share in doubles]
-        rows.append([name, f"{curves['snr']['errors'][0]:.4g}", *shown])
-    print("\n" + tabulate(rows, ["task", "test error", *CRITERIA], tablefmt="github", disable_numparse=True))
+        factor = FACTORS.get(name, 2.0)
+        points = [find_rise(curves[each]["shares"], curves[each]["errors"], factor) for each in CRITERIA]
+        shown = ["never" if share is None else f"{share:.1f}%" for share in points]
+        rows.append([name, f"{curves['snr']['errors'][0]:.4g}", f"× {factor:g}", *shown])
+    print("\n" + tabulate(rows, ["task", "test error", "", *CRITERIA], tablefmt="github", disable_numparse=True))
 
 
 if __name__ == "__main__":

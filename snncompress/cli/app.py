@@ -17,6 +17,7 @@ from snncompress.cli.report import report
 from snncompress.cli.restore import restore
 from snncompress.cli.train import train
 from snncompress.cli.verify import verify
+from snncompress.cli.watch import watch
 
 app = typer.Typer(
     name="snncompress",
@@ -28,6 +29,7 @@ app = typer.Typer(
 for command, name in (
     (train, "train"),
     (prune, "prune"),
+    (watch, "watch"),
     (report, "report"),
     (restore, "restore"),
     (export, "export"),

@@ -29,7 +29,8 @@ def commands(out: Path) -> list[list[str]]:
         ["train", small, "--from-scratch", "--method", "none", "--epochs", "49", "--lr", "0.003",
          "--augment", "shift", "--out", scratch],
         ["report", plain, small, scratch],
-        ["report", small, "--quiet", "--layers", "--plot", str(out / "tradeoff.png")],
+        ["report", small, "--quiet", "--layers", "--plot", str(out / "tradeoff.png"),
+         "--html", str(out / "report.html")],
         ["export", small, "--with-normalization", "--out", str(out / "small.onnx")],
     ]  # fmt: skip
 
@@ -74,7 +75,8 @@ def demo(
         return
     print(
         f"\nDone in {time.monotonic() - began:.0f} s. {out / 'small.onnx'} is the compact model, ready for onnxruntime;"
-        f"\n{out / 'tradeoff.png'} shows what each FLOP less has cost. Next, your own model:\n"
+        f"\n{out / 'report.html'} shows what was gained and at what cost: open it in a browser."
+        f"\nNext, your own model:\n"
         f"\n  snncompress train my_net.py:build --checkpoint my_net.pth --data folder:my_images --out runs/noisy"
         f"\n  snncompress prune runs/noisy --target-flops 30% --max-drop 0.5 --out runs/small"
         f"\n  snncompress export runs/small --out small.onnx"

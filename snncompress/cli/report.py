@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from snncompress.cli.opening import Opened, Request
     from snncompress.cli.screen import Screen
     from snncompress.reporting.rows import Row
+    from snncompress.reporting.story import Story
     from snncompress.run import Run
 
 
@@ -23,7 +24,19 @@ def report(
         list[str], typer.Argument(metavar="SOURCE...", show_default=False, help="Runs, or models as in train.")
     ],
     layers: Annotated[bool, typer.Option("--layers", help="What each layer costs, too.")] = False,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Sort the runs by FLOPs, and mark those that no other beats."),
+    ] = False,
     format: Annotated[Format, typer.Option(help="Of the table.")] = Format.TEXT,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write the last run's story as one page that needs nothing else.", show_default=False),
+    ] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write the page's pictures as PNG files.", show_default=False),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw error against FLOPs of a pruned run (PNG).")] = None,
     latency: Annotated[
         bool, typer.Option("--latency", help="Time models in onnxruntime and torch, the original too.")
@@ -50,6 +63,9 @@ def report(
     \b
     Examples:
       snncompress report runs/plain runs/small --layers
+      snncompress report runs/small --html small.html
+      snncompress report runs/small --png pictures
+      snncompress report runs/* --compare
       snncompress report runs/small --latency
       snncompress report lenet5 --json
     """
@@ -57,11 +73,15 @@ def report(
     from snncompress.cli.race import Race
     from snncompress.cli.render import print_json, warn_hollow
     from snncompress.cli.screen import Screen
+    from snncompress.cli.telling import tell_run
+    from snncompress.reporting.compare import find_fronts, sort_rows
 
     chosen = Format.JSON if json else format
     rows: list[Row] = []
+    data_sets: set[str | None] = set()
     race = Race(threads, sorted({1, latency_batch})) if latency else None
     last: Run | None = None
+    story: Story | None = None
     with Screen(quiet, json) as screen:
         for source in sources:
             request = Request(
@@ -71,21 +91,35 @@ def report(
             opened, error = _open(request, screen)
             last = opened.run
             warn_hollow(last, screen)
-            added = _rows(opened.run, error, rows, beside=latency or chosen is not Format.JSON)
+            added = _rows(opened.run, error, rows, beside=latency or (chosen is not Format.JSON and not compare))
             rows += added
+            data_sets.add(opened.run.data.get("name"))
             if race is not None:
                 race.enter(opened.run, [row.name for row in added], trust_source)
         if race is not None:
             race.measure(screen)
+        if compare and len(data_sets) > 1:
+            names = ", ".join(sorted(name or "no data" for name in data_sets))
+            screen.message(f"the errors are of different data ({names}) and do not compare")
+        if html is not None or png is not None:
+            story = tell_run(opened, request, rows, _original(opened.run), screen)
+    if story is not None:
+        _write(story, html, png)
     if plot is not None and last is not None:
         _plot(last, plot)
+    fronts = None
+    if compare:
+        rows = sort_rows(rows)
+        fronts = find_fronts(rows)
     if chosen is Format.JSON:
-        records = rows_json(rows)
+        records = rows_json(rows, fronts)
         print_json(records if race is None else race.add_to(records))
     elif race is not None and chosen is Format.CSV:
         print(race.render(chosen))
     else:
-        print(render(rows, chosen, layers) + (f"\n\n{race.render(chosen)}" if race is not None else ""))
+        print(render(rows, chosen, layers, fronts) + (f"\n\n{race.render(chosen)}" if race is not None else ""))
+        if last is not None and chosen is Format.TEXT and not compare:
+            _show_essentials(last, rows)
 
 
 def _open(request: Request, screen: Screen) -> tuple[Opened, float | None]:
@@ -112,7 +146,7 @@ def _open(request: Request, screen: Screen) -> tuple[Opened, float | None]:
 
 def _rows(run: Run, error: float | None, shown: list[Row], beside: bool) -> list[Row]:
     """The run's row, after its original's where that is another model that is not shown yet."""
-    from snncompress.reporting.rows import make_row, original_row
+    from snncompress.reporting.rows import make_row
 
     row = make_row(
         _label(run), run.measured_model(), run.input_shape, run.original, error, run.original["neurons"],
@@ -121,8 +155,36 @@ def _rows(run: Run, error: float | None, shown: list[Row], beside: bool) -> list
     same = row.flops == run.original["flops"] and not run.sparse
     if not beside or same or any(r.flops == run.original["flops"] for r in shown):
         return [row]
+    return [_original(run), row]
+
+
+def _original(run: Run) -> Row:
+    from snncompress.reporting.rows import original_row
+
     name = "original" if run.source is None else f"original {Path(run.source.name).name}"
-    return [original_row(name, run.original, _original_error(run), run.task), row]
+    return original_row(name, run.original, _original_error(run), run.task)
+
+
+def _show_essentials(run: Run, rows: list[Row]) -> None:
+    """Bars for what is left, if anything is gone."""
+    from snncompress.reporting.essentials import render_essentials
+    from snncompress.reporting.story import tell
+
+    story = tell(run, rows, _original(run))
+    if story.compressed:
+        print(f"\n{render_essentials(story)}")
+
+
+def _write(story: Story, html: Path | None, png: Path | None) -> None:
+    from snncompress.files import write_bytes
+    from snncompress.reporting.page import render_page
+    from snncompress.reporting.png import write_pictures
+    from snncompress.reporting.story import draw_up
+
+    if html is not None:
+        write_bytes(html, render_page(story).encode())
+    if png is not None:
+        write_pictures(draw_up(story).all(), png)
 
 
 def _label(run: Run) -> str:

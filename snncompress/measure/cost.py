@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from snncompress.measure.trace import FeatureMap, Record, trace
+from snncompress.measure.trace import FeatureMap, Record, Uncounted, trace
 
 WEIGHTED = (_ConvNd, nn.Linear, nn.MultiheadAttention)
 
@@ -60,7 +60,10 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a model costs; each total is the sum over ``layers``."""
+    """What a model costs; each total is the sum over ``layers``.
+
+    ``uncounted`` names operators that may multiply and are in no count, with the modules that call them.
+    """
 
     parameters: int
     weights: int
@@ -69,6 +72,7 @@ class Cost:
     flops_sparse: int
     memory: int
     layers: tuple[LayerCost, ...]
+    uncounted: tuple[Uncounted, ...] = ()
 
 
 def measure_cost(model: nn.Module, input_shape: tuple[int, int, int]) -> Cost:
@@ -91,6 +95,7 @@ def measure_cost(model: nn.Module, input_shape: tuple[int, int, int]) -> Cost:
         flops_sparse=sum(layer.flops_sparse for layer in layers),
         memory=sum(layer.memory for layer in layers),
         layers=layers,
+        uncounted=tuple(replace(each, module=each.module or type(model).__name__) for each in forward.uncounted),
     )
 
 

@@ -2,7 +2,8 @@
 
 The run is on the ``meta`` device: shapes only, no weights, no compute. A model that cannot run there (it
 looks at values, or holds tensors which are no buffers) is run on the CPU on one image of zeros instead.
-Multiplications come from ``torch.utils.flop_counter``, which counts 2 a multiply-add and is halved here.
+Multiplications come from ``torch.utils.flop_counter``, which counts 2 a multiply-add and is halved here. What it does
+not know, and what may multiply all the same, is named (``operators.py``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from snncompress.errors import ModelError
+from snncompress.measure.operators import UnknownOperators
 
 CONVOLUTIONS = frozenset([F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d])
 Shape = tuple[int, ...]
@@ -47,11 +50,24 @@ class FeatureMap:
 
 
 @dataclass(frozen=True)
+class Uncounted:
+    """An operator whose multiplications nobody counted."""
+
+    module: str
+    operator: str
+    calls: int
+
+
+@dataclass(frozen=True)
 class Trace:
-    """One forward pass: a record per module that was called, and the feature maps in order of execution."""
+    """One forward pass: a record per module that was called, and the feature maps in order of execution.
+
+    What could not be counted is there by module and operator.
+    """
 
     records: Mapping[str, Record]
     maps: tuple[FeatureMap, ...]
+    uncounted: tuple[Uncounted, ...] = ()
 
 
 def trace(model: nn.Module, input_shape: tuple[int, int, int]) -> Trace:
@@ -120,6 +136,11 @@ class _Recorder(TorchFunctionMode):
         self.maps: list[FeatureMap] = []
         self.stack: list[_Frame] = []
         self.failure: Exception | None = None
+        self.uncounted: Counter[tuple[str, str]] = Counter()  # (module, operator)
+
+    def note(self, operator: str) -> None:
+        """An operator ran whose multiplications nobody counts."""
+        self.uncounted[self.stack[-1].name if self.stack else "", operator] += 1
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
@@ -155,12 +176,14 @@ class _Recorder(TorchFunctionMode):
     def result(self) -> Trace:
         if self.failure is not None:
             raise self.failure
-        return Trace(self.records, tuple(self.maps))
+        uncounted = (Uncounted(module, operator, calls) for (module, operator), calls in self.uncounted.items())
+        return Trace(self.records, tuple(self.maps), tuple(uncounted))
 
 
 def _run(model: nn.Module, image: Tensor) -> _Recorder:
-    with FlopCounterMode(display=False) as counter:
-        recorder = _Recorder(counter)
+    counter = FlopCounterMode(display=False)
+    recorder = _Recorder(counter)
+    with UnknownOperators(recorder.note), counter:
         recorder.watch(model.eval())
         try:
             with recorder:

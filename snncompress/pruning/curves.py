@@ -104,13 +104,13 @@ def weight_curves(
             errors.append(sparsifier.error_of(ranking, min(max(stay, ranking.least), ranking.alive)))
             progress.advance(1, **{run.task.measure: errors[-1]})
         progress.finish()
-        curves.append(Curve(criterion, tuple(shares), tuple(errors), find_double(shares, errors)))
+        curves.append(Curve(criterion, tuple(shares), tuple(errors), find_rise(shares, errors)))
     return curves
 
 
-def find_double(shares: Sequence[float], errors: Sequence[float]) -> float | None:
-    """Where the error first is twice the first one, on straight lines between the points."""
-    limit = 2 * errors[0]
+def find_rise(shares: Sequence[float], errors: Sequence[float], factor: float = 2.0) -> float | None:
+    """Where the error first is so many times the first one, on straight lines between the points."""
+    limit = factor * errors[0]
     for index in range(1, len(errors)):
         before, after = errors[index - 1], errors[index]
         if after >= limit > before:

@@ -31,6 +31,7 @@ class Row:
         stored_bytes: Size of its file where that leaves zeros out; None for other models.
         layers: What each layer costs, JSON-able; empty if nobody measured them.
         task: What the error is the error of.
+        uncounted: Operators whose multiplications are in no count: ``module``, ``operator`` and ``calls`` of each.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Row:
     stored_bytes: int | None = None
     layers: tuple[dict[str, Any], ...] = ()
     task: Task = Task.CLASSIFICATION
+    uncounted: tuple[dict[str, Any], ...] = ()
 
 
 def make_row(
@@ -85,6 +87,7 @@ def make_row(
         stored_bytes=stored_bytes,
         layers=tuple(_layer(layer, original_neurons or {}) for layer in cost.layers),
         task=task,
+        uncounted=tuple(dataclasses.asdict(each) for each in cost.uncounted),
     )
 
 

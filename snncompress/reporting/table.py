@@ -31,7 +31,12 @@ LAYER_COLUMNS = (
     *("name", "kind", "input_shape", "output_shape", "neurons", "original_neurons"),
     *("parameters", "weights", "weights_only", "flops", "flops_sparse", "memory"),
 )
+FRONT_HEADER = "Front"
+FRONT_WORDS = {"flops": "FLOPs", "weights": "weights"}
+FRONT_CONVENTION = "Front: no other run here has less error for as many of these, or fewer of these for as much error."
+NESTED = ("layers", "task", "uncounted")  # what no table's cell holds
 UNKNOWN = "–"
+Fronts = Sequence[tuple[str, ...]]  # for each row, the counts on whose Pareto front it is
 
 
 class Format(StrEnum):
@@ -43,18 +48,21 @@ class Format(StrEnum):
     JSON = "json"
 
 
-def rows_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def rows_json(rows: Sequence[Row], fronts: Fronts | None = None) -> list[dict[str, Any]]:
     """The rows as JSON-able objects, one a model; the error of a regression is there as ``rmse``, too."""
-    return [_record(row) | {"layers": list(row.layers)} for row in rows]
+    records = [_record(row) | {"uncounted": list(row.uncounted), "layers": list(row.layers)} for row in rows]
+    for record, front in zip(records, fronts or (), strict=fronts is not None):
+        record["front"] = list(front)
+    return records
 
 
 def _record(row: Row) -> dict[str, Any]:
-    """All but the layers."""
-    values = {name: value for name, value in dataclasses.asdict(row).items() if name not in ("layers", "task")}
+    """All but the layers and what was not counted."""
+    values = {name: value for name, value in dataclasses.asdict(row).items() if name not in NESTED}
     return {"name": row.name, **row.task.entries(row.error), **values}
 
 
-def render(rows: Sequence[Row], format: Format, layers: bool = False) -> str:
+def render(rows: Sequence[Row], format: Format, layers: bool = False, fronts: Fronts | None = None) -> str:
     """Prints rows, without a newline at the end.
 
     Args:
@@ -62,11 +70,12 @@ def render(rows: Sequence[Row], format: Format, layers: bool = False) -> str:
         format: Text and Markdown are for people (rounded, with the conventions below the table); CSV and
             JSON hold every digit.
         layers: Also print each model's layers; in CSV they take the models' place. JSON always has them.
+        fronts: On which Pareto fronts each row is, where rows are compared.
     """
     if format is Format.JSON:
-        return json.dumps(rows_json(rows), indent=2, ensure_ascii=False)
+        return json.dumps(rows_json(rows, fronts), indent=2, ensure_ascii=False)
     if format is Format.CSV:
-        return _layers_csv(rows) if layers else _models_csv(rows)
+        return _layers_csv(rows) if layers else _models_csv(rows, fronts)
     markdown = format is Format.MARKDOWN
     title = _title(rows)
     header, conventions = ["Model", title[0].upper() + title[1:], *HEADER], list(CONVENTIONS)
@@ -75,11 +84,27 @@ def render(rows: Sequence[Row], format: Format, layers: bool = False) -> str:
         header += SPARSE_HEADER
         conventions += SPARSE_CONVENTIONS
         cells = [line + _sparse_cells(row) for line, row in zip(cells, rows, strict=True)]
+    if fronts is not None:
+        header.append(FRONT_HEADER)
+        conventions.append(FRONT_CONVENTION)
+        marks = (", ".join(FRONT_WORDS[count] for count in front) for front in fronts)
+        cells = [[*line, mark] for line, mark in zip(cells, marks, strict=True)]
     parts = [grid(header, cells, left=1, markdown=markdown)]
     if layers:
         parts += [_layers_table(row, markdown) for row in rows if row.layers]
+    parts += [f"{row.name}: {uncounted_words(row)}" for row in rows if row.uncounted]
     parts.append(" ".join(conventions) if markdown else "\n".join(conventions))
     return "\n\n".join(parts)
+
+
+def uncounted_words(row: Row) -> str:
+    """A sentence that names the operators whose multiplications are in no count, with their modules."""
+    named = ", ".join(f"{each['operator']} in {each['module']} ({_times(each['calls'])})" for each in row.uncounted)
+    return f"not counted, so that there may be more FLOPs: {named}"
+
+
+def _times(calls: int) -> str:
+    return "once" if calls == 1 else f"{calls} times"
 
 
 def format_flops(flops: int) -> str:
@@ -156,8 +181,10 @@ def grid(header: Sequence[str], cells: list[list[str]], left: int, markdown: boo
     return table
 
 
-def _models_csv(rows: Sequence[Row]) -> str:
+def _models_csv(rows: Sequence[Row], fronts: Fronts | None) -> str:
     records = [_record(row) for row in rows]
+    for record, front in zip(records, fronts or (), strict=fronts is not None):
+        record["front"] = " ".join(front)
     columns = list(dict.fromkeys(name for record in records for name in record))
     return csv_text(columns, [[record.get(column) for column in columns] for record in records])
 

@@ -16,6 +16,7 @@ from snncompress.evaluation.likelihood import as_rows, default_loss, faults
 from snncompress.models.layers import fill_zeros, find_zeros
 from snncompress.noise.attach import Noise
 from snncompress.noise.branch import Mode
+from snncompress.training import layout
 from snncompress.training.distillation import Teacher
 from snncompress.training.options import OptimizerName, TrainOptions
 
@@ -48,6 +49,7 @@ class Learner:
         self.sparse = sparse
         self.task = task
         self._last: Tensor | None = None  # the inputs of the last step
+        self._channels_last: bool | None = None  # whether the model takes them so; None: not tried yet
         self.forget_sums()
         self.rebuild()
 
@@ -92,7 +94,7 @@ class Learner:
             group["lr"] = lr * group["factor"]
         if not self.model.training:
             self.model.train()
-        outputs = self.model(inputs)
+        outputs = self.model(self._arranged(inputs))
         loss = self.loss(outputs, targets)
         if self.teacher is not None:
             loss = self.teacher.mix(loss, outputs, inputs)
@@ -105,6 +107,14 @@ class Learner:
         self._sums += torch.stack([loss.detach() * len(inputs), penalty.detach() * len(inputs), fault])
         self._count += len(inputs)
         self._last = inputs
+
+    def _arranged(self, inputs: Tensor) -> Tensor:
+        """The inputs in the layout that is fastest for this model; noise has layouts of its own."""
+        if self.noise is not None or not layout.pays(inputs):
+            return inputs
+        if self._channels_last is None:
+            self._channels_last = layout.allowed(self.model, inputs)
+        return layout.channels_last(inputs) if self._channels_last else inputs
 
     def forget_sums(self) -> None:
         """Starts the means of loss, penalty and error again."""

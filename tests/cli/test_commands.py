@@ -20,7 +20,7 @@ from snncompress.cli import run as run_command
 
 REPORT_KEYS = {
     "name", "error", "weights", "weights_percent", "flops", "flops_percent", "memory", "memory_percent", "bytes",
-    "flops_sparse", "stored_bytes", "layers",
+    "flops_sparse", "stored_bytes", "uncounted", "layers",
 }  # fmt: skip
 QUICK = ["--candidates", "2", "--finetune-steps", "2", "--final-epochs", "1", "--step", "4"]
 
@@ -278,18 +278,21 @@ def test_the_embedded_sample(call: Any, tmp_path: Path) -> None:
 def test_the_demo_runs_its_commands(runs: Runs, call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = demo_module.commands(Path("demo"))
     assert [command[0] for command in everything][-3:] == ["report", "report", "export"]
+    assert str(Path("demo", "report.html")) in everything[-2]
 
     def quick(out: Path) -> list[list[str]]:
         plain = str(out / "plain")
         return [
             ["train", runs.noisy, "--epochs", "0", "--out", plain],
-            ["report", plain],
+            ["report", plain, "--html", str(out / "report.html")],
             ["export", plain, "--out", str(out / "small.onnx")],
         ]
 
     monkeypatch.setattr(demo_module, "commands", quick)
     out = call("demo", "--out", tmp_path / "demo", "--quiet")
     assert "Next, your own model" in out
+    assert f"{tmp_path / 'demo' / 'report.html'} shows what was gained" in out
+    assert (tmp_path / "demo" / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     result = json.loads(call("demo", "--out", tmp_path / "demo", "--force", "--json"))
     assert result.keys() == {"report", "export"}
     assert header(tmp_path / "demo" / "plain")["command"][:2] == ["snncompress", "train"]

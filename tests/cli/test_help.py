@@ -22,7 +22,7 @@ HEAVY = {"torch", "torchvision", "numpy", "onnx", "onnxruntime", "safetensors", 
 
 def test_the_commands() -> None:
     assert set(COMMANDS) == {
-        "train", "prune", "restore", "report", "export", "verify", "evaluate", "curve", "list", "demo",
+        "train", "prune", "watch", "restore", "report", "export", "verify", "evaluate", "curve", "list", "demo",
     }  # fmt: skip
 
 

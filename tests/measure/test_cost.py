@@ -205,3 +205,44 @@ def test_state_bytes_is_the_file_without_its_header() -> None:
     data = safetensors.torch.save(model.state_dict())
     header = 8 + int.from_bytes(data[:8], "little")
     assert state_bytes(model) == len(data) - header
+
+
+def test_everything_of_the_usual_is_counted_or_free() -> None:
+    layers: list[nn.Module] = [
+        *(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Hardswish(inplace=True), nn.GroupNorm(2, 4), nn.PixelShuffle(2)),
+        *(nn.Upsample(scale_factor=2, mode="bilinear"), nn.AdaptiveMaxPool2d(4), nn.Dropout(), nn.PReLU()),
+        *(nn.Flatten(), nn.Linear(16, 8), nn.LayerNorm(8), nn.Softmax(-1), nn.Unflatten(1, (2, 4)), nn.LSTM(4, 3)),
+    ]
+    assert measure_cost(nn.Sequential(*layers), (3, 8, 8)).uncounted == ()
+
+
+class Odd(nn.Module):
+    """Multiplies by operators that no counter knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Bilinear(6, 6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        scale = torch.mv(flat, flat[0])
+        return self.inner(flat, flat) * scale + torch.fft.rfft(flat).abs()[:, :2]
+
+
+def test_what_could_not_be_counted_is_named_with_its_module() -> None:
+    found = {(each.module, each.operator): each.calls for each in measure_cost(Odd(), (1, 2, 3)).uncounted}
+    assert found == {("inner", "aten._trilinear"): 1, ("Odd", "aten.mv"): 1, ("Odd", "aten._fft_r2c"): 1}
+
+
+def test_an_operator_of_another_library_is_named() -> None:
+    library = torch.library.Library("snncompress_test", "DEF")
+    library.define("twist(Tensor x) -> Tensor")
+    library.impl("twist", lambda x: x.flip(-1), "CPU")  # not on the meta device: the run on the CPU names it
+
+    class Twist(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.ops.snncompress_test.twist(torch.ops.snncompress_test.twist(x))  # type: ignore[no-any-return]
+
+    cost = measure_cost(nn.Sequential(Twist(), nn.Flatten(), nn.Linear(6, 2)), (1, 2, 3))
+    assert [(each.module, each.operator, each.calls) for each in cost.uncounted] == [("0", "snncompress_test.twist", 2)]
+    assert cost.flops == 12

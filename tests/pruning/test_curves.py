@@ -17,7 +17,7 @@ from snncompress.data.dataset import Dataset
 from snncompress.errors import UsageError
 from snncompress.measure.cost import measure_cost
 from snncompress.models.layers import weight_layers
-from snncompress.pruning.curves import find_double, retrain_smaller, sample_moments, smaller, weight_curves
+from snncompress.pruning.curves import find_rise, retrain_smaller, sample_moments, smaller, weight_curves
 from snncompress.run import Run
 from snncompress.training.distillation import DistillOptions
 from snncompress.training.langevin import PosteriorOptions
@@ -74,7 +74,11 @@ def test_random_is_the_seeds(walked: Run, data: Dataset) -> None:
     ],
 )
 def test_where_the_error_doubles(errors: list[float], expected: float | None) -> None:
-    assert find_double(SHARES, errors) == (None if expected is None else pytest.approx(expected))
+    assert find_rise(SHARES, errors) == (None if expected is None else pytest.approx(expected))
+
+
+def test_where_the_error_has_risen_by_half() -> None:
+    assert find_rise(SHARES, [2.0, 2.0, 4.0, 9.0], 1.5) == pytest.approx(45.0)
 
 
 def test_what_has_no_distribution_says_so_at_once(data: Dataset, noisy: Run) -> None:

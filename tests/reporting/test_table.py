@@ -21,7 +21,7 @@ from snncompress.reporting.tradeoff import plot_tradeoff
 
 KEYS = [
     *("name", "error", "weights", "weights_percent", "flops", "flops_percent"),
-    *("memory", "memory_percent", "bytes", "flops_sparse", "stored_bytes", "layers"),
+    *("memory", "memory_percent", "bytes", "flops_sparse", "stored_bytes", "uncounted", "layers"),
 ]
 ORIGINAL = {
     "weights": 431_080,
@@ -100,7 +100,7 @@ def test_markdown(rows: list[Row]) -> None:
 
 def test_csv_holds_every_digit(rows: list[Row]) -> None:
     read = list(csv.DictReader(render(rows, Format.CSV).splitlines()))
-    assert list(read[0]) == KEYS[:-1]
+    assert list(read[0]) == KEYS[:-2]
     assert read[0]["error"] == ""
     assert float(read[1]["flops_percent"]) == rows[1].flops_percent
     layers = list(csv.DictReader(render(rows, Format.CSV, layers=True).splitlines()))
@@ -120,6 +120,14 @@ def test_a_regression_says_rmse(rows: list[Row]) -> None:
     assert [list(row)[:3] for row in rows_json([rows[1], number])] == [KEYS[:3], ["name", "error", "rmse"]]
     read = list(csv.DictReader(render([rows[1], number], Format.CSV).splitlines()))
     assert [row["rmse"] for row in read] == ["", "0.9"]
+
+
+def test_what_was_not_counted_is_named(rows: list[Row]) -> None:
+    odd = dataclasses.replace(rows[1], uncounted=({"module": "a.b", "operator": "my.op", "calls": 2},))
+    for format in (Format.TEXT, Format.MARKDOWN):
+        assert "more FLOPs: my.op in a.b (2 times)" in render([rows[0], odd], format)
+        assert "not counted" not in render(rows, format)
+    assert rows_json([odd])[0]["uncounted"] == list(odd.uncounted)
 
 
 def test_no_rows() -> None:

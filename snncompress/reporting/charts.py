@@ -1,0 +1,180 @@
+"""What a picture shows, before anything is drawn: ``svg.py`` draws it for the page, ``png.py`` for files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Okabe and Ito's palette, told apart by people with any kind of colour vision; lines differ in their dashes, too.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
+DASHES = ((), (6, 3), (2, 2), (8, 3, 2, 3), (4, 2), (1, 3), (10, 4))
+GAP = math.nan  # as a y, ends a line: the next stage begins elsewhere
+LOG_FROM = 8.0  # a range of so many times is easier to read on a logarithmic axis
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line, broken where a y is not a number.
+
+    Attributes:
+        name: for the legend.
+        xs: where.
+        ys: how much.
+        colour: its number in the palette, and its dashes'.
+        band: lower and upper ends of a band around the line.
+    """
+
+    name: str
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    colour: int = 0
+    band: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A point that stands out, with its name and what it says of itself.
+
+    Attributes:
+        name: for the legend.
+        x: where.
+        y: how much.
+        colour: its number in the palette.
+        text: what stands beside it.
+        square: a square instead of a diamond.
+    """
+
+    name: str
+    x: float
+    y: float
+    colour: int
+    text: str = ""
+    square: bool = False
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """Lines over a common axis.
+
+    Attributes:
+        key: names its file.
+        title: what it shows.
+        x_label: of the horizontal axis.
+        y_label: of the vertical one.
+        series: the lines.
+        marks: points that stand out.
+        level: a horizontal line and its name.
+        dividers: vertical lines between stages, and the stages' names from there on.
+        log_x: whether the horizontal axis is logarithmic.
+        log_y: the same of the vertical one.
+    """
+
+    key: str
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    marks: tuple[Mark, ...] = ()
+    level: tuple[float, str] | None = None
+    dividers: tuple[tuple[float, str], ...] = ()
+    log_x: bool = False
+    log_y: bool = False
+
+    def xs(self) -> list[float]:
+        """All places that must be seen."""
+        return [x for series in self.series for x in series.xs] + [mark.x for mark in self.marks]
+
+    def ys(self) -> list[float]:
+        """All heights that must be seen."""
+        found = [y for series in self.series for y in series.ys] + [mark.y for mark in self.marks]
+        found += [y for series in self.series if series.band for end in series.band for y in end]
+        found += [] if self.level is None else [self.level[0]]
+        return [y for y in found if math.isfinite(y) and (y > 0 or not self.log_y)]  # zeros lie on a log axis's floor
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A layer's width before and after."""
+
+    name: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class BarChart:
+    """How much is left of each layer; every bar is as long as the layer was wide."""
+
+    key: str
+    title: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How often values occur.
+
+    Attributes:
+        key: names its file.
+        title: what it shows.
+        x_label: what is counted.
+        edges: of the bins, one more than there are bins.
+        kept: how many there are in each, of what stayed, or of all where nobody knows what went.
+        removed: how many there are of what went; None where nobody knows.
+        what: what is counted: neurons, or weights.
+        log_y: whether the vertical axis is logarithmic.
+    """
+
+    key: str
+    title: str
+    x_label: str
+    edges: tuple[float, ...]
+    kept: tuple[int, ...]
+    removed: tuple[int, ...] | None
+    what: str = "neurons"
+    log_y: bool = False
+
+
+Chart = LineChart | BarChart | Histogram
+
+
+def wants_log(values: Sequence[float]) -> bool:
+    """Whether values are better read on a logarithmic axis; zeros would lie on its floor."""
+    positive = [value for value in values if math.isfinite(value) and value != 0]
+    return bool(positive) and min(positive) > 0 and max(positive) > LOG_FROM * min(positive)
+
+
+def ticks(low: float, high: float, log: bool = False, most: int = 6) -> list[float]:
+    """Round numbers from ``low`` to ``high``: 1, 2 and 5 times powers of ten."""
+    return _log_ticks(low, high, most) if log else _linear_ticks(low, high, most)
+
+
+def _linear_ticks(low: float, high: float, most: int) -> list[float]:
+    if not high > low:
+        return [low]
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(index * step, 12) for index in range(first, last + 1)]
+
+
+def _log_ticks(low: float, high: float, most: int) -> list[float]:
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1, 2, 5), (1, 3), (1,)):
+        found = [f * 10.0**power for power in powers for f in factors if low <= f * 10.0**power * (1 + 1e-9)]
+        found = [value for value in found if value <= high * (1 + 1e-9)]
+        if len(found) <= most:
+            break
+    if len(found) < 2:  # a narrow range
+        return _linear_ticks(low, high, most)
+    return found[:: -(-len(found) // most)]
+
+
+def short(value: float) -> str:
+    """A number beside an axis: 1.2M, 34k, 560, 0.05."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}".replace("-", "−")

@@ -1,0 +1,105 @@
+"""What was gained and at what cost, in a few words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from snncompress.reporting.story import NOTICED, Gain, Story
+from snncompress.reporting.table import format_bytes, format_flops
+
+WORDS = {  # of a count: what there is less of, and how that is said
+    "flops": ("FLOPs", "fewer FLOPs"),
+    "weights": ("weights", "fewer weights"),
+    "memory": ("memory", "less memory"),
+    "bytes": ("file", "smaller file"),
+}
+SAME = 0.005  # points of error that nobody would print
+
+
+@dataclass(frozen=True)
+class Card:
+    """One number of the headline.
+
+    Attributes:
+        number: as people read it.
+        what: what it is a number of.
+        how: from what to what.
+        share: what is left, in percent; None for an error.
+        cost: whether it is a price, not a gain.
+    """
+
+    number: str
+    what: str
+    how: str
+    share: float | None = None
+    cost: bool = False
+
+
+def format_fold(fold: float) -> str:
+    """How many times: 1.8×, 26×, 1,200×."""
+    return f"{fold:.1f}×" if fold < 9.95 else f"{fold:,.0f}×"
+
+
+def count_words(gain: Gain) -> tuple[str, str]:
+    """A count before and after."""
+    show = {"flops": format_flops, "bytes": format_bytes}.get(gain.name, lambda count: f"{count:,}")
+    return show(gain.before), show(gain.after)
+
+
+def smaller(gain: Gain) -> bool:
+    """Whether there is anything to boast of."""
+    return gain.fold >= NOTICED
+
+
+def gain_words(gain: Gain) -> str:
+    """26× fewer weights; or, where nothing was gained, what stayed."""
+    name, less = WORDS[gain.name]
+    return f"{format_fold(gain.fold)} {less}" if smaller(gain) else f"as much {name} as the original"
+
+
+def error_words(story: Story) -> str | None:
+    """What it cost: ``0.13 points more error``; None if nobody knows."""
+    if story.error is None or story.original_error is None:
+        return None
+    task, change = story.row.task, story.error - story.original_error
+    if abs(change) < SAME:
+        return f"the same {story.split} {task.measure}"
+    unit = " points" if task.unit == "%" else ""
+    return f"{task.number(abs(change))}{unit} {'more' if change > 0 else 'less'} {story.split} {task.measure}"
+
+
+def error_change(story: Story) -> str:
+    """The price with its sign: ``+0.13 points``; both errors must be known."""
+    assert story.error is not None
+    assert story.original_error is not None
+    change = story.error - story.original_error
+    sign = "+" if change >= 0 else "−"
+    return f"{sign}{story.row.task.number(abs(change))}{' points' if story.row.task.unit else ''}"
+
+
+def headline(story: Story) -> str:
+    """One sentence: the gains in FLOPs and weights, and the price."""
+    gained = [gain_words(gain) for gain in story.gains[:2] if smaller(gain)]
+    if not gained:
+        task = story.row.task
+        error = "" if story.error is None else f": {task.show(story.error)} {story.split} {task.measure}"
+        return f"Nothing is removed yet{error}"
+    price = error_words(story)
+    sentence = " and ".join(gained) + (f", with {price}" if price else "")
+    return sentence[0].upper() + sentence[1:]
+
+
+def cards(story: Story) -> list[Card]:
+    """The numbers of the headline, the error last."""
+    found = []
+    for gain in story.gains:
+        before, after = count_words(gain)
+        number = format_fold(gain.fold) if smaller(gain) else f"{gain.percent:.0f}%"
+        what = WORDS[gain.name][1] if smaller(gain) else f"of the {WORDS[gain.name][0]}"
+        found.append(Card(number, what, f"{before} → {after} ({gain.percent:.2f}%)", gain.percent))
+    task = story.row.task
+    if story.error is not None:
+        original = story.original_error
+        was = "" if original is None else f"original {task.show(original)} ({error_change(story)})"
+        found.append(Card(task.show(story.error), f"{story.split} {task.measure}", was, cost=True))
+    return found
