@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +22,7 @@ PARITY_IMAGES = 256
 
 
 def export(
+    ctx: typer.Context,
     source: o.Source,
     out: Annotated[Path, typer.Option(help="The file.", show_default=False)],
     format: Annotated[
@@ -36,6 +37,9 @@ def export(
     fp16: Annotated[bool, typer.Option("--fp16", help="Weights of float16: half the ONNX file.")] = False,
     int8: Annotated[
         bool, typer.Option("--int8", help="Weights and activations of int8, ranges from training images.")
+    ] = False,
+    card: Annotated[
+        bool, typer.Option("--card/--no-card", help="Write MODEL_CARD.md and predict.py beside an ONNX file.")
     ] = False,
     data: o.Data = None,
     checkpoint: o.Checkpoint = None,
@@ -61,6 +65,7 @@ def export(
     Examples:
       snncompress export runs/small --out small.onnx
       snncompress export runs/small --with-normalization --with-softmax --out small.onnx
+      snncompress export runs/small --card --out release/small.onnx
       snncompress export runs/small --int8 --out small-int8.onnx
       snncompress export runs/small --format python --out small_net.py
     """
@@ -76,6 +81,8 @@ def export(
     if fp16 and int8:
         raise UsageError("--fp16 and --int8 are two formats; choose one of them")
     fewer_bits = fp16 or int8
+    if card:
+        _check_card(out, format, force)
     with Screen(quiet, json) as screen:
         screen.start("export", 1)
         opened = _open(request, screen, format, need_data=fewer_bits)
@@ -92,6 +99,8 @@ def export(
             images=opened.images(PARITY_IMAGES),
             force=force,
         )
+        if card:
+            result = _add_card(opened.run, result, o.typed(ctx), force)
     if json:
         print_json(result_json(result, format))
     else:
@@ -116,6 +125,25 @@ def _open(request: Request, screen: Screen, format: ExportFormat, need_data: boo
     return opened
 
 
+def _check_card(out: Path, format: ExportFormat, force: bool) -> None:
+    """Refuses a card that cannot be written, before the work is done."""
+    from snncompress.exporting.card import places
+    from snncompress.exporting.subject import check_place
+
+    if format is not ExportFormat.ONNX:
+        raise UsageError(f"--card is for ONNX; leave it out with --format {format}")
+    for place in places(out):
+        check_place(place, force)
+
+
+def _add_card(run: Run, result: ExportResult, command: list[str], force: bool) -> ExportResult:
+    from snncompress.exporting.card import write_card
+    from snncompress.exporting.onnx import OnnxResult
+
+    assert isinstance(result, OnnxResult)
+    return replace(result, beside=write_card(run, result, command, force=force))
+
+
 def result_json(result: ExportResult, format: ExportFormat) -> dict[str, Any]:
     """What was written, for scripts."""
     paths = {"path": str(result.path), "beside": [str(path) for path in result.beside]}
@@ -126,7 +154,7 @@ def _show(result: ExportResult, run: Run) -> None:
     from snncompress.data.dataset import noun
     from snncompress.reporting.table import format_bytes
 
-    files = " and ".join(map(str, (result.path, *result.beside)))
+    files = ", ".join(map(str, (result.path, *result.beside)))
     opset = "" if result.opset is None else f", opset {result.opset}"
     compared = "read back, bit for bit"
     if result.samples:

@@ -86,3 +86,17 @@ def test_fewer_bits_need_data(noisy: str, call: Any, refused: Any) -> None:
     call(*train(write_npz(Path("gone.npz"))), "--quiet")
     Path("gone.npz").unlink()
     assert "gone.npz" in refused("export", "out", "--int8", "--out", "a.onnx", code=1)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_card_beside_the_file(noisy: str, call: Any, refused: Any) -> None:
+    Path("release").mkdir()
+    result = json.loads(call("export", noisy, "--card", "--out", "release/a.onnx", "--json"))
+    assert result["beside"] == ["release/MODEL_CARD.md", "release/predict.py"]
+    text = Path("release/MODEL_CARD.md").read_text(encoding="utf-8")
+    assert "snncompress train mlp" in text
+    assert f"snncompress export {noisy} --card" in text
+    assert "release/MODEL_CARD.md exists" in refused("export", noisy, "--card", "--out", "release/b.onnx", code=2)
+    assert "--card is for ONNX" in refused("export", noisy, "--card", "--format", "pt2", "--out", "a.pt2", code=2)
+    call("export", noisy, "--no-card", "--out", "alone.onnx")
+    assert not Path("predict.py").exists()
