@@ -9,7 +9,7 @@ import typer
 
 from snncompress.cli import options as o
 from snncompress.cli.evaluate import Split
-from snncompress.errors import ExportError
+from snncompress.errors import ExportError, unknown_name
 
 if TYPE_CHECKING:
     from snncompress.exporting.verify import Verification
@@ -22,6 +22,7 @@ def verify(
     source: o.Source,
     data: o.Data = None,
     split: Annotated[Split, typer.Option(help="Which images.")] = Split.VALIDATION,
+    runtime: Annotated[str, typer.Option(help="onnxruntime, or openvino where that is installed.")] = "onnxruntime",
     checkpoint: o.Checkpoint = None,
     model_arg: o.ModelArg = None,
     normalize: o.Normalize = None,
@@ -49,8 +50,11 @@ def verify(
     from snncompress.cli.render import print_json
     from snncompress.cli.screen import Screen
     from snncompress.exporting.onnx_file import read_onnx
+    from snncompress.exporting.runtime import Runtime
     from snncompress.exporting.verify import verify_onnx
 
+    if runtime not in list(Runtime):
+        raise unknown_name("runtime", runtime, Runtime)
     read_onnx(file)  # a wrong name is told before data are loaded
     request = Request(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), None, normalize, trust_source,
@@ -58,7 +62,7 @@ def verify(
     )  # fmt: skip
     with Screen(quiet, json) as screen:
         opened = open_run(request)
-        result = verify_onnx(file, opened.run, opened.split(split), progress=screen)
+        result = verify_onnx(file, opened.run, opened.split(split), runtime=Runtime(runtime), progress=screen)
     if json:
         print_json(result.to_json())
     else:

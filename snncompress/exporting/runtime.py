@@ -1,12 +1,24 @@
-"""How onnxruntime is asked: quietly, on the CPU, with a stated number of threads."""
+"""How onnxruntime and others are asked: quietly, on the CPU, with a stated number of threads."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from snncompress.errors import UsageError
+
+
+class Runtime(StrEnum):
+    """What runs an ONNX file."""
+
+    ONNXRUNTIME = "onnxruntime"
+    OPENVINO = "openvino"
+
 
 FIXED_BATCH = "its code fixes the batch size, as len(x) does; take x.shape[0] there"
 QUIET = 4  # only what ends the process
@@ -42,6 +54,31 @@ def run_session(session: Any, images: Tensor) -> Tensor:
     entry = session.get_inputs()[0]
     inputs = images.half() if entry.type == "tensor(float16)" else images
     return torch.from_numpy(session.run(None, {entry.name: inputs.contiguous().numpy()})[0]).float()
+
+
+def load_in(runtime: Runtime, model: Path, threads: int | None = None) -> Callable[[Tensor], Tensor]:
+    """A function that runs a file's model in a runtime.
+
+    Args:
+        runtime: Which.
+        model: The file.
+        threads: How many an operator may use; None is the runtime's choice.
+
+    Raises:
+        UsageError: If the runtime is not installed.
+    """
+    if runtime is Runtime.ONNXRUNTIME:
+        session = open_session(model, threads)
+        return lambda images: run_session(session, images)
+    try:
+        import openvino
+    except ImportError:
+        raise UsageError("--runtime openvino needs a package that is not here: pip install openvino") from None
+    # float32 stays float32: on some processors OpenVINO would take bfloat16 for it.
+    settings: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    settings |= {} if threads is None else {"INFERENCE_NUM_THREADS": threads}
+    compiled = openvino.Core().compile_model(str(model), "CPU", settings)
+    return lambda images: torch.from_numpy(compiled(images.contiguous().numpy())[0].copy()).float()
 
 
 def first_cause(error: BaseException) -> str:

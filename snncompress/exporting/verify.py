@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from torch import Tensor
 
 from snncompress.data.dataset import Images, noun, to_float
 from snncompress.data.task import Task
-from snncompress.errors import DataError, ExportError
+from snncompress.errors import DataError, ExportError, SnncompressError
 from snncompress.exporting.answers import CHUNK, measure_errors
 from snncompress.exporting.onnx_file import TOLERANCES, OnnxFile, Precision, read_onnx
-from snncompress.exporting.runtime import first_cause, open_session, run_session
+from snncompress.exporting.runtime import Runtime, first_cause, load_in
 from snncompress.measure.timing import time_in_turn, torch_threads
 from snncompress.progress import Progress
 from snncompress.run import Run
@@ -70,19 +70,26 @@ class Verification:
 
 
 def verify_onnx(
-    path: str | Path, run: Run, images: Images, *, batches: Sequence[int] = BATCHES, progress: Progress | None = None
+    path: str | Path,
+    run: Run,
+    images: Images,
+    *,
+    runtime: Runtime = Runtime.ONNXRUNTIME,
+    batches: Sequence[int] = BATCHES,
+    progress: Progress | None = None,
 ) -> Verification:
-    """Compares a file in onnxruntime with a run's model in torch, on labelled images; neither is changed.
+    """Compares a file in its runtime with a run's model in torch, on labelled images; neither is changed.
 
     Args:
         path: The file; it may normalize its images, hold a softmax, and be of float32, float16 or int8.
         run: What it should do.
         images: Labelled images of the run's kind.
+        runtime: What runs the file.
         batches: The batch sizes at which outputs are compared; images are repeated where there are too few.
         progress: Who listens.
 
     Raises:
-        UsageError: If there is no such file, or the mean of the run carries nothing.
+        UsageError: If there is no such file, or the mean of the run carries nothing, or the runtime is not installed.
         ExportError: If the file is no model, or one with other inputs or outputs than the run's.
         DataError: If there are no images.
     """
@@ -94,11 +101,13 @@ def verify_onnx(
     _check_kinship(file, run)
     checks = [_structure(file)]
     try:
-        session = open_session(file.path)
-    except Exception as error:  # onnxruntime's errors have no class of their own
-        checks.append(Check("onnxruntime", False, f"cannot load it: {first_cause(error)}", {}))
+        call = load_in(runtime, file.path)
+    except SnncompressError:
+        raise
+    except Exception as error:  # the runtimes' errors have no class of their own
+        checks.append(Check(runtime, False, f"cannot load it: {first_cause(error)}", {}))
         return Verification(file, tuple(checks))
-    pair = _Pair(file, session, run)
+    pair = _Pair(file, runtime, call, run)
     checks.append(_shapes(pair))
     progress.start("verify", len(batches) + 2)
     for size in batches:
@@ -114,14 +123,15 @@ def verify_onnx(
 
 @dataclass(frozen=True)
 class _Pair:
-    """A file in onnxruntime and the model that it should equal."""
+    """A file in its runtime and the model that it should equal."""
 
     file: OnnxFile
-    session: Any
+    runtime: Runtime
+    call: Callable[[Tensor], Tensor]
     run: Run
 
     def onnx(self, images: Tensor) -> Tensor:
-        return run_session(self.session, self.file.reads(images, self.run.normalization))
+        return self.call(self.file.reads(images, self.run.normalization))
 
     @torch.no_grad()
     def torch(self, images: Tensor) -> Tensor:
@@ -187,30 +197,33 @@ def _parity(pair: _Pair, images: Tensor) -> Check:
     values: dict[str, Any] = {"batch": len(images), "tolerance": limit}
     try:
         got = pair.onnx(images)
-    except Exception as error:  # onnxruntime's errors have no class of their own
+    except Exception as error:  # the runtimes' errors have no class of their own
         return Check(name, False, first_cause(error), {**values, "reason": first_cause(error)})
     wanted = pair.torch(images)
     if got.shape != wanted.shape:
         reason = f"{_show(got.shape)} outputs in place of {_show(wanted.shape)}"
         return Check(name, False, reason, {**values, "reason": reason})
     difference, largest = float((got - wanted).abs().max()), float(wanted.abs().max())
+    if not math.isfinite(difference):
+        reason = "outputs are NaN or infinite"
+        return Check(name, False, reason, {**values, "reason": reason})
     relative = difference / largest if largest else difference
-    passed = math.isfinite(largest) and relative <= limit  # false also if it is NaN
     detail = f"largest difference {difference:.1e}, {relative:.1e} of the largest output (at most {limit:g})"
-    return Check(name, passed, detail, {**values, "difference": difference, "relative": relative})
+    return Check(name, relative <= limit, detail, {**values, "difference": difference, "relative": relative})
 
 
 def _error(pair: _Pair, images: Images) -> Check:
     """The error of both on all images."""
     task, precision, samples = pair.run.task, pair.file.precision, len(images)
-    errors = measure_errors({"onnxruntime": pair.onnx, "torch": pair.torch}, images)
-    got, wanted = errors["onnxruntime"], errors["torch"]
+    name = str(pair.runtime)
+    errors = measure_errors({name: pair.onnx, "torch": pair.torch}, images)
+    got, wanted = errors[name], errors["torch"]
     slack = _slack(task, precision, samples, wanted)
     detail = (
-        f"{task.show(got)} in onnxruntime, {task.show(wanted)} in torch on {samples:,} {noun(images.shape)} "
+        f"{task.show(got)} in {name}, {task.show(wanted)} in torch on {samples:,} {noun(images.shape)} "
         f"(may differ by {task.number(slack)})"
     )
-    values = {"onnxruntime": got, "torch": wanted, "slack": slack, "samples": samples}
+    values = {name: got, "torch": wanted, "slack": slack, "samples": samples}
     return Check(task.measure, abs(got - wanted) <= slack, detail, values)
 
 
@@ -223,17 +236,15 @@ def _slack(task: Task, precision: Precision, samples: int, wanted: float) -> flo
 
 def _latency(pair: _Pair, image: Tensor) -> Check:
     inputs = pair.file.reads(image, pair.run.normalization)
-    session = open_session(pair.file.path, threads=1)
+    call, name = load_in(pair.runtime, pair.file.path, threads=1), str(pair.runtime)
     normalized, model = pair.run.normalization(image), pair.run.model.eval()
     with torch_threads(1), torch.no_grad():
-        times = time_in_turn(
-            {"onnxruntime": lambda: run_session(session, inputs), "torch": lambda: model(normalized)}, budget_seconds=2
-        )
-    own, other = times["onnxruntime"], times["torch"]
+        times = time_in_turn({name: lambda: call(inputs), "torch": lambda: model(normalized)}, budget_seconds=2)
+    own, other = times[name], times["torch"]
     ratio = own.times_faster(other)
     detail = (
-        f"{own.median_ms:.3g} ms an image in onnxruntime, {other.median_ms:.3g} ms in torch: {ratio:.1f} times as "
+        f"{own.median_ms:.3g} ms an image in {name}, {other.median_ms:.3g} ms in torch: {ratio:.1f} times as "
         "fast (batch 1, one thread, measured in turn)"
     )
-    values = {"onnxruntime_ms": own.median_ms, "torch_ms": other.median_ms, "times_faster": ratio}
+    values = {f"{name}_ms": own.median_ms, "torch_ms": other.median_ms, "times_faster": ratio}
     return Check("latency", None, detail, values)

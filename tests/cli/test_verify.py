@@ -69,6 +69,7 @@ def test_a_regression(call: Any, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("elsewhere")
 def test_bad_input(noisy: str, exported: Path, data: str, refused: Any) -> None:
     assert "not a file" in refused("verify", "missing.onnx", noisy, code=2)
+    assert "known: onnxruntime, openvino" in refused("verify", str(exported), noisy, "--runtime", "openvno", code=2)
     Path("text.onnx").write_text("hello")
     assert "not an ONNX file" in refused("verify", "text.onnx", noisy, code=1)
     assert "lenet5 1×28×28" in refused("verify", str(exported), "lenet5", "--data", "mnist-sample", code=1)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import helper
+from onnx import helper, numpy_helper
 from tiny import tiny_images, tiny_run
 
 from snncompress.data.dataset import TensorImages
 from snncompress.errors import DataError, ExportError, UsageError
 from snncompress.exporting.onnx import export_onnx
 from snncompress.exporting.onnx_file import Precision, read_onnx
+from snncompress.exporting.runtime import Runtime
 from snncompress.exporting.verify import Check, Verification, verify_onnx
 from snncompress.run import Run
 
@@ -86,6 +89,16 @@ def test_other_answers_fail_by_their_error(run: Run, images: TensorImages, expor
     assert "error" in verify_onnx(exported, replace(run, model=other), images).failed
 
 
+def test_nan_outputs_fail(run: Run, images: TensorImages, exported: Path, tmp_path: Path) -> None:
+    proto = onnx.load(exported)
+    (bias,) = (tensor for tensor in proto.graph.initializer if tensor.name.endswith("head.bias"))
+    bias.CopyFrom(numpy_helper.from_array(np.full(4, np.nan, np.float32), bias.name))
+    onnx.save(proto, tmp_path / "nan.onnx")
+    result = verify_onnx(tmp_path / "nan.onnx", run, images)
+    assert result.failed == [f"parity at batch {size}" for size in (1, 7, 256)]
+    assert "NaN" in result.checks[-1].detail
+
+
 def test_a_fixed_batch_size_fails(run: Run, images: TensorImages, exported: Path, tmp_path: Path) -> None:
     proto = onnx.load(exported)
     for entry in (proto.graph.input[0], proto.graph.output[0]):
@@ -137,3 +150,18 @@ def test_nothing_to_compare(run: Run, images: TensorImages, exported: Path, tmp_
         verify_onnx(tmp_path / "missing.onnx", run, images)
     with pytest.raises(DataError, match="no images"):
         verify_onnx(exported, run, images.subset(torch.arange(0)))
+
+
+def test_openvino(run: Run, images: TensorImages, exported: Path) -> None:
+    pytest.importorskip("openvino")
+    result = verify_onnx(exported, run, images, runtime=Runtime.OPENVINO)
+    assert result.passed
+    assert find(result, "error").values["openvino"] == 20.0
+
+
+def test_a_runtime_that_is_not_installed(
+    run: Run, images: TensorImages, exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(UsageError, match="pip install openvino"):
+        verify_onnx(exported, run, images, runtime=Runtime.OPENVINO)
