@@ -106,6 +106,11 @@ class Run:
             )
 
     @property
+    def label(self) -> str:
+        """The name of its folder, else its own: how tables and pictures call it."""
+        return self.name if self.path is None else self.path.resolve().name
+
+    @property
     def stored_bytes(self) -> int | None:
         """The size of the model's file, for a sparse one that has a file."""
         return (self.path / "model.safetensors").stat().st_size if self.sparse and self.path is not None else None

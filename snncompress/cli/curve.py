@@ -132,12 +132,8 @@ def _keep(out: Path, result: dict[str, Any], curves: Sequence[Curve], runs: Sequ
     make_folder(out)
     write_json(out / "curve.json", result)
     if find_spec("matplotlib"):
-        moments = {_label(run): found for run in runs if (found := sample_moments(run)) is not None}
-        plot_curves(curves, out / "curve.png", title=_label(runs[0]), label=label, moments=moments)
-
-
-def _label(run: Run) -> str:
-    return run.name if run.path is None else run.path.resolve().name
+        moments = {run.label: found for run in runs if (found := sample_moments(run)) is not None}
+        plot_curves(curves, out / "curve.png", title=runs[0].label, label=label, moments=moments)
 
 
 def _print(curves: Sequence[Curve], task: Task) -> None:

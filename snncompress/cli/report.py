@@ -149,7 +149,7 @@ def _rows(run: Run, error: float | None, shown: list[Row], beside: bool) -> list
     from snncompress.reporting.rows import make_row
 
     row = make_row(
-        _label(run), run.measured_model(), run.input_shape, run.original, error, run.original["neurons"],
+        run.label, run.measured_model(), run.input_shape, run.original, error, run.original["neurons"],
         run.stored_bytes, run.task,
     )  # fmt: skip
     same = row.flops == run.original["flops"] and not run.sparse
@@ -187,10 +187,6 @@ def _write(story: Story, html: Path | None, png: Path | None) -> None:
         write_pictures(draw_up(story).all(), png)
 
 
-def _label(run: Run) -> str:
-    return run.name if run.path is None else run.path.resolve().name
-
-
 def _original_error(run: Run) -> float | None:
     """The test error of the model before pruning, if the run that it came from is there and knows it."""
     from snncompress.run_files import read_header
@@ -209,5 +205,5 @@ def _plot(run: Run, out: Path) -> None:
     from snncompress.reporting.tradeoff import plot_run
 
     if run.plan is None:
-        raise UsageError(f"--plot: {_label(run)} was not pruned, so there is no trade-off to draw")
+        raise UsageError(f"--plot: {run.label} was not pruned, so there is no trade-off to draw")
     plot_run(run, out)

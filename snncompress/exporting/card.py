@@ -132,7 +132,7 @@ def _card(run: Run, result: OnnxResult, command: Sequence[str]) -> str:
     name = "a model" if run.source is None else f"`{Path(run.source.name).name}`"
     kind = "an image classifier" if run.task is Task.CLASSIFICATION else "a regression"
     lines = [
-        f"# {run.name if run.path is None else run.path.resolve().name}",
+        f"# {run.label}",
         "",
         f"{kind[0].upper()}{kind[1:]}: {name}, compressed with snncompress {__version__} and written as ONNX.",
         "",

@@ -68,9 +68,31 @@ def prune_weights(
         command: what the user typed, for the record.
         progress: is told what happens.
     """
-    training, progress = training or TrainOptions(), progress or Progress()
-    chosen = pick_device(device)
+    training = training or TrainOptions()
     run = replace(run, task=task_of(data))
+    folder = RunFolder(None if out is None else Path(out), command, training.save_every)
+    pruner = _make_pruner(run, data, options, training, device, progress, folder, loss, validation, teacher, distill)
+    config = {**config_of(options, training, teacher, distill), "storage": str(storage)}
+    started = replace(run.successor(config), sparse=True, storage=storage)
+    pruner.conduct(started, resume=resume, force=force)
+    return folder.finish(_finished(started, run, pruner))
+
+
+def _make_pruner(
+    run: Run,
+    data: Dataset | UserBatches,
+    options: WeightOptions,
+    training: TrainOptions,
+    device: str,
+    progress: Progress | None,
+    folder: RunFolder,
+    loss: Loss | None = None,
+    validation: UserBatches | None = None,
+    teacher: Run | None = None,
+    distill: DistillOptions = DistillOptions(),  # noqa: B008 (frozen)
+) -> WeightPruner:
+    """What pruning begins with; what makes no sense is refused."""
+    chosen = pick_device(device)
     torch.manual_seed(training.seed)
     heard = None if teacher is None else Teacher(teacher, run, distill, chosen)
     subject = make_subject(run, training, chosen, loss=loss, teacher=heard, keep=options.keep)
@@ -78,12 +100,8 @@ def prune_weights(
     _check(run, options, criterion)
     feed = make_feed(data, validation, training, run.normalization, chosen)
     torch.manual_seed(training.seed)
-    config = {**config_of(options, training, teacher, distill), "storage": str(storage)}
-    folder = RunFolder(None if out is None else Path(out), command, training.save_every)
-    started = replace(run.successor(config), sparse=True, storage=storage)
-    pruner = WeightPruner(subject, feed, options, targets_of(run, options), criterion, folder, progress)
-    pruner.conduct(started, resume=resume, force=force)
-    return folder.finish(_finished(started, run, pruner, criterion))
+    targets = targets_of(run, options)
+    return WeightPruner(subject, feed, options, targets, criterion, folder, progress or Progress())
 
 
 @dataclass(frozen=True)
@@ -121,21 +139,16 @@ def preview_weights(
     progress: Progress | None = None,
 ) -> WeightPreview:
     """How many weights would stay, where, and what that would cost; nothing is kept and nothing written."""
-    training, progress, chosen = training or TrainOptions(), progress or Progress(), pick_device(device)
-    subject = make_subject(run, training, chosen, keep=options.keep)
-    criterion = pick_weight_criterion(options.criterion, subject.noise, run.posterior)
-    _check(run, options, criterion)
-    feed = make_feed(data, None, training, run.normalization, chosen)
-    targets = targets_of(run, options)
-    torch.manual_seed(training.seed)
-    pruner = WeightPruner(subject, feed, options, targets, criterion, RunFolder(None), progress)
+    run = replace(run, task=task_of(data))
+    pruner = _make_pruner(run, data, options, training or TrainOptions(), device, progress, RunFolder(None))
     ranking, stay = pruner.decide()
     sparsifier = pruner.sparsifier
     cost, planned = pruner.cost(), sparsifier.cost_of(ranking, stay)
     with sparsifier.without(ranking.gone(stay)):
         layers = _layers(run, sparsifier)
     threshold = pruner.threshold(ranking, stay)
-    return WeightPreview(criterion, threshold, layers, asdict(cost), asdict(planned), targets.given())
+    targets = pruner.targets.given()
+    return WeightPreview(pruner.criterion, threshold, layers, asdict(cost), asdict(planned), targets)
 
 
 def make_subject(
@@ -177,7 +190,7 @@ def check_hollow(run: Run, criterion: str) -> None:
         run.need_mean(f"pruned by {criterion}")
 
 
-def _finished(started: Run, source: Run, pruner: WeightPruner, criterion: str) -> Run:
+def _finished(started: Run, source: Run, pruner: WeightPruner) -> Run:
     subject, state = pruner.subject, pruner.state
     if pruner.sparsifier.hollow:
         subject.settle()
@@ -186,7 +199,7 @@ def _finished(started: Run, source: Run, pruner: WeightPruner, criterion: str) -
     plan: dict[str, Any] = {
         "targets": pruner.targets.given(),
         **asdict(pruner.cost()),
-        "criterion": criterion,
+        "criterion": pruner.criterion,
         "threshold": state["threshold"],
         "layers": _layers(source, pruner.sparsifier),
         "kept": subject.kept(),

@@ -53,6 +53,11 @@ def plot_tradeoff(
             axes.set_ylabel(task.axis())
             axes.set_title(title, loc="left")
             axes.legend(frameon=False)
+    write_figure(figure, out)
+
+
+def write_figure(figure: Any, out: Path) -> None:
+    """Writes a picture at once, in the format that its ending names."""
     picture = io.BytesIO()
     figure.savefig(picture, format=out.suffix.removeprefix(".").lower())
     write_bytes(out, picture.getvalue())

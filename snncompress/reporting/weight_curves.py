@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from snncompress.files import write_bytes
-from snncompress.reporting.tradeoff import figure_of
+from snncompress.reporting.charts import COLOURS
+from snncompress.reporting.tradeoff import figure_of, write_figure
 
 if TYPE_CHECKING:
     from snncompress.pruning.curves import Curve
 
-# Okabe and Ito's palette, told apart by people with any kind of colour vision; the marks differ in form too.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
 MARKS = "osD^vPX"
 Moments = tuple[Sequence[float], Sequence[float]]
 
@@ -37,9 +34,7 @@ def plot_curves(
     panes[0].set_title(title, loc="left")
     if moments:
         _draw_moments(panes[1], moments)
-    picture = io.BytesIO()
-    figure.savefig(picture, format=out.suffix.removeprefix(".").lower())
-    write_bytes(out, picture.getvalue())
+    write_figure(figure, out)
 
 
 def _draw_errors(axes: Any, curves: Sequence[Curve], label: str) -> None:
