@@ -5,8 +5,8 @@
 trains LeNet-300-100 on 10,000 images of MNIST whose labels are drawn at random, with binary dropout and with sparse
 variational dropout, and prints accuracy on those labels, accuracy on test images and sparsity beside the lecture's
 table. There is nothing to learn from such labels: what fits them has memorized them. Below it: how many of the 500 most
-suspicious labels of an SE-SNN run with 30% patterned noise are wrong, by σ and by loss. Ten minutes on one core. What is
-there already is not trained again.
+suspicious labels of an SE-SNN run with 30% patterned noise are wrong, by σ and by loss. Ten minutes on one core. What
+is there already is not trained again.
 """
 
 from __future__ import annotations
