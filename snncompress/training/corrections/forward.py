@@ -36,7 +36,12 @@ def make(percentile: float, labels: Labels) -> Loss:
         raise UsageError(f"--correction forward:{percentile:g} is out of range; give a percentile above 0, up to 100")
     matrix = estimate(labels.probabilities(), percentile)
     labels.tell(matrix)
-    log_t = matrix.clamp_min(FLOOR).log().to(labels.device)
+    return corrected(matrix.to(labels.device))
+
+
+def corrected(matrix: Tensor) -> Loss:
+    """The loss for T (classes, classes), on the device of what is learned."""
+    log_t = matrix.clamp_min(FLOOR).log()
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
         log_q = outputs.float().log_softmax(-1)
