@@ -163,6 +163,15 @@ def warn_labels(data: Dataset, screen: Screen) -> None:
         )
 
 
+def warn_uncorrected(run: Run, teacher: Run | None, screen: Screen) -> None:
+    """Says that fine-tuning believes the labels that training did not."""
+    if teacher is None and (correction := run.config.get("correction")):
+        screen.message(
+            f"{run.name} was trained with --correction {correction['name']}, but fine-tuning believes its labels; "
+            "--distill self keeps more of what it has learned"
+        )
+
+
 def warn_hollow(run: Run, screen: Screen) -> None:
     """Says that the mean network is not how this run is used."""
     if run.hollow:

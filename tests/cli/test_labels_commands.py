@@ -88,6 +88,20 @@ def test_forward_takes_two_commands(runs: Path, data: str, call: Any, tmp_path: 
         assert matrix.shape == (4, 4)
 
 
+def test_pruning_says_that_it_believes_labels(
+    runs: Path, data: str, call: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", *MODEL, "--data", data, *NOISE, "--epochs", "0", "--method", "none"]
+    call(*words, "--correction", "bootstrap-hard", "--out", tmp_path / "a")
+    prune = ["prune", str(tmp_path / "a"), "--target-flops", "90%", "--final-epochs", "0", "--finetune-steps", "1"]
+    for more, said in (([], True), (["--distill", "self"], False)):
+        capsys.readouterr()
+        assert run_command([*prune, *more, "--out", str(tmp_path / f"small{said}")]) == 0
+        err = capsys.readouterr().err
+        assert "have patterned:0.3 noise" in err
+        assert ("fine-tuning believes its labels" in err) == said
+
+
 def test_suspects(runs: Path, call: Any, tmp_path: Path) -> None:
     text = call("evaluate", runs / "plain", "--suspects", "7")
     assert "loss of the given label" in text
