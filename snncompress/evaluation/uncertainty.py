@@ -97,7 +97,7 @@ def score_samples(
     with evaluating(model), own_random_numbers(model, seed):
         for inputs, given in batches:
             logits, sigma = _by_mean(model, noise, inputs)
-            check_outputs(logits, given if labelled else torch.zeros_like(given))
+            check_outputs(logits, given if labelled else given.new_zeros(len(given), dtype=torch.int64))
             outputs = logits[None] if not draws else torch.stack([model(inputs) for _ in range(draws)])  # (K, B, C)
             merged = average(outputs, run.task)
             entropy = _entropy(merged)

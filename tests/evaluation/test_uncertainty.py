@@ -182,7 +182,7 @@ def test_impossible_questions(spoilt: Dataset, trained: Run, tmp_path: Path) -> 
 def test_outliers(trained: Run) -> None:
     """Each score's AUROC is that of its values, and images without any bright quarter are unusual."""
     pixels, _ = make_images(120, seed=5)
-    flat = [(torch.full((60, *IMAGE), 0.0), torch.full((60,), 9))]  # labels that the run does not know
+    flat = [(torch.full((60, *IMAGE), 0.0), torch.full((60,), 9.5))]  # labels that mean nothing to the run
     ours = [((pixels.float() / 255 - 0.5) / 0.5, torch.zeros(120, dtype=torch.int64))]
     run = noisy_run(trained)
     found = detect_outliers(run, ours, flat, draws=4, seed=2)

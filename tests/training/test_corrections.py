@@ -74,6 +74,16 @@ def test_bootstrapping_by_its_formula(beta: float) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", CORRECTIONS)
+def test_no_device_is_assumed(name: str) -> None:
+    labels = Known(torch.eye(4))
+    labels.device = torch.device("meta")
+    outputs = torch.zeros(9, 4, device="meta", requires_grad=True)
+    module = load("corrections", name)
+    loss = module.make(module.DEFAULT, labels)(outputs, torch.zeros(9, dtype=torch.int64, device="meta"))
+    assert (loss.device.type, loss.shape) == ("meta", ())
+
+
 @pytest.mark.parametrize("name", ["bootstrap-hard", "bootstrap-soft"])
 def test_who_trusts_labels_alone_minimizes_the_cross_entropy(name: str) -> None:
     outputs, targets, _ = draw()
