@@ -64,6 +64,10 @@ def train(
     ] = None,
     posterior_lr: Annotated[float | None, typer.Option(help="Of Langevin dynamics.  [default: 0.04/images]")] = None,
     prior_std: Annotated[float, typer.Option(help="Of the weights' Gaussian prior, for --posterior.")] = 1.0,
+    posterior_temperature: Annotated[
+        float,
+        typer.Option(help="Of Langevin dynamics: 1 samples the posterior, 0 adds no noise to that of the batches."),
+    ] = 1.0,
     optimizer: o.Optimizer = TrainOptions.optimizer,
     schedule: o.LearningSchedule = TrainOptions.schedule,
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
@@ -131,7 +135,9 @@ def train(
         "kl_scale": kl_scale, "kl_warmup": kl_warmup,
     }  # fmt: skip
     method_options |= {key: value for key, value in flags.items() if value is not None}
-    sampling = None if posterior is None else PosteriorOptions.parse(posterior, posterior_lr, prior_std)
+    sampling = None
+    if posterior is not None:
+        sampling = PosteriorOptions.parse(posterior, posterior_lr, prior_std, posterior_temperature)
     teacher = None if distill is None else open_teacher(distill, trust_source)
     request = Request(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,
