@@ -20,7 +20,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from snncompress.data.sources import load_data as load_data
     from snncompress.evaluation.accuracy import evaluate as evaluate
+    from snncompress.evaluation.ood import detect_outliers as detect_outliers
     from snncompress.evaluation.sampling import evaluate_stochastic as evaluate_stochastic
+    from snncompress.evaluation.suspects import find_suspects as find_suspects
     from snncompress.exporting.formats import export_model as export_model
     from snncompress.exporting.onnx import export_onnx as export_onnx
     from snncompress.exporting.verify import verify_onnx as verify_onnx
@@ -46,10 +48,12 @@ _PUBLIC = {
     "TrainOptions": "training.options",
     "WeightOptions": "pruning.options",
     "attach": "noise.attach",
+    "detect_outliers": "evaluation.ood",
     "evaluate": "evaluation.accuracy",
     "evaluate_stochastic": "evaluation.sampling",
     "export_model": "exporting.formats",
     "export_onnx": "exporting.onnx",
+    "find_suspects": "evaluation.suspects",
     "load": "run_files",
     "load_data": "data.sources",
     "measure_cost": "measure.cost",

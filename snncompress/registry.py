@@ -26,6 +26,7 @@ KINDS = {
     "data": ("data", "data set"),
     "methods": ("noise", "method"),
     "criteria": ("pruning.criteria", "criterion"),
+    "corrections": ("training.corrections", "correction"),
     "weight-criteria": ("pruning.weight_criteria", "criterion of weights"),
 }
 ENTRY = re.compile(r"^``([a-z0-9][a-z0-9-]*)``: (.+?)\.?$", re.MULTILINE)

@@ -69,7 +69,7 @@ class Noise:
             for name, branch in self.branches.items():
                 branch.mode = before[name]
 
-    def _pairs(self) -> list[tuple[str, Branch, Layer]]:
+    def pairs(self) -> list[tuple[str, Branch, Layer]]:
         """Name, branch and layer, while attached."""
         assert self._owned, "the branches are not attached"
         return [(name, branch, self._owned[name]) for name, branch in self.branches.items()]  # type: ignore[misc]
@@ -81,28 +81,28 @@ class Noise:
 
     def penalty(self) -> Tensor:
         """The sum of all branches' penalties since the last call."""
-        return torch.stack([branch.penalty(layer) for _, branch, layer in self._pairs()]).sum()
+        return torch.stack([branch.penalty(layer) for _, branch, layer in self.pairs()]).sum()
 
     @torch.no_grad()
     def kl(self) -> float | None:
         """The KL of all weights' distributions to their prior, in nats; None for a method without one."""
-        terms = [branch.kl(layer) for _, branch, layer in self._pairs()]
+        terms = [branch.kl(layer) for _, branch, layer in self.pairs()]
         return sum(float(term) for term in terms if term is not None) if any(t is not None for t in terms) else None
 
     @torch.no_grad()
     def find_hollow(self) -> list[str]:
         """The layers whose mean carries nothing."""
-        return [name for name, branch, layer in self._pairs() if branch.hollow(layer)]
+        return [name for name, branch, layer in self.pairs() if branch.hollow(layer)]
 
     def settle(self) -> None:
         """Writes each branch's mean into its layer, so that the plain model is that of mean propagation."""
         self.hollow = self.find_hollow()
-        for _, branch, layer in self._pairs():
+        for _, branch, layer in self.pairs():
             branch.settle(layer)
 
     def unsettle(self) -> None:
         """Prepares layers and branches that were settled for more training."""
-        for _, branch, layer in self._pairs():
+        for _, branch, layer in self.pairs():
             branch.unsettle(layer)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -130,7 +130,7 @@ class Noise:
 
     def summary(self) -> dict[str, dict[str, float]]:
         """The state of the noise, layer by layer, for the history."""
-        return {name: branch.summary(layer) for name, branch, layer in self._pairs()}
+        return {name: branch.summary(layer) for name, branch, layer in self.pairs()}
 
     def to_json(self) -> dict[str, Any]:
         """What is needed to hang the same branches on the model again, but for their parameters."""

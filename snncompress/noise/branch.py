@@ -89,6 +89,10 @@ class Branch(nn.Module, ABC):
         """Whether the mean carries nothing: such a layer is used by sampling only."""
         return False
 
+    def log_deviation(self, layer: Layer, x: Tensor) -> Tensor | None:
+        """Log σ of every value of the layer's output for this input; None where noise does not depend on the input."""
+        return None
+
     def observe(self, layer: Layer, x: Tensor) -> None:
         """Gathers statistics of the noise for this input."""
 

@@ -117,6 +117,10 @@ class NoiseBranch(Branch):
         arranged, multiply = open_product(layer, x)
         return multiply(arranged, layer.weight, layer.bias), multiply(arranged, self.weight, self.bias)
 
+    def log_deviation(self, layer: Layer, x: Tensor) -> Tensor:
+        """Log σ of every neuron, sample and position."""
+        return _sigma(apply(layer, x, self.weight, self.bias)).log()
+
     def observe(self, layer: Layer, x: Tensor) -> None:
         """Adds this batch to the mean of log σ."""
         sigma = self._per_neuron(_sigma(apply(layer, x, self.weight, self.bias)))

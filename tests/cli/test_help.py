@@ -66,9 +66,10 @@ def test_options_that_many_methods_have_are_flags() -> None:
         (
             "train",
             "--distill --distill-temperature --distill-weight --posterior --posterior-lr --prior-std --noise-lr "
-            "--aggregate --alpha --prior --noise --kl-scale --kl-warmup --layers --omega --margin",
+            "--aggregate --alpha --prior --noise --kl-scale --kl-warmup --layers --omega --margin --correction "
+            "--correction-from --label-noise --random-labels --limit-train",
         ),
-        ("evaluate", "--samples --seed --split"),
+        ("evaluate", "--samples --seed --split --suspects --suspects-by --ood --ood-root"),
         (
             "prune",
             "--target-flops --target-size --target-memory --target-latency --criterion --allocation --candidates "
