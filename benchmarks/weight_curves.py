@@ -84,13 +84,11 @@ def main() -> None:
         for temperature in TEMPERATURES:
             curves = draw(arguments.out, name, temperature)
             factor = FACTORS.get(name, 2.0)
-            points = [find_rise(curves[each]["shares"], curves[each]["errors"], factor) for each in CRITERIA]
-            shown = ["never" if share is None else f"{share:.1f}%" for share in points]
+            points = {each: find_rise(curves[each]["shares"], curves[each]["errors"], factor) for each in CRITERIA}
+            shown = ["never" if share is None else f"{share:.1f}%" for share in points.values()]
             beginning = curves["snr"]["errors"][0]
             kept.append({"method": name, "temperature": temperature, "test_error": beginning})
-            kept[-1] |= {
-                each: "never" if share is None else share for each, share in zip(CRITERIA, points, strict=True)
-            }
+            kept[-1] |= {each: "never" if share is None else share for each, share in points.items()}
             rows.append([name, temperature, f"{beginning:.4g}", f"× {factor:g}", *shown])
     if arguments.store:
         stored.write("snr-spr", kept)
