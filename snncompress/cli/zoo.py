@@ -37,6 +37,7 @@ def list_(json: o.Json = False, quiet: o.Quiet = False, debug: o.Debug = False) 
     \b
     Examples:
       snncompress zoo list
+      snncompress zoo list --json
     """
     from snncompress.cli.render import print_json
     from snncompress.reporting.table import grid
