@@ -100,7 +100,7 @@ def show(
 
     entry = find_zoo(name)
     recipe = entry.recipe
-    files = {key: f"{key.upper()}" for key in recipe.files}  # whoever copies a command sees what to put there
+    files = {key: key.upper() for key in recipe.files}  # whoever copies a command sees what to put there
     values = recipe.values(entry.name, out or default_out(entry.name, seed), data_place(data_root), seed, files)
     commands = [(step.about, ["snncompress", *step.fill(values)]) for step in recipe.steps]
     if json:

@@ -41,7 +41,7 @@ RECIPE = "recipe.toml"
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
 ALWAYS = ("out", "data_root", "seed")  # placeholders that every recipe may use
 TEXTS = ("summary", "model", "data", "licence", "result")
-FIGURES_TITLE = "[figures]"
+FIGURES = re.compile(r"^\[figures\].*\n([^\[\n].*\n|\n)*", re.MULTILINE)  # up to the next table, or the end
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,6 @@ def _figures(values: dict[str, Any]) -> Figures:
 
 
 def with_figures(text: str, figures: Figures) -> str:
-    """A recipe's text with new figures: they are its last part."""
-    head, _, _ = text.partition(f"\n{FIGURES_TITLE}")
-    return f"{head.rstrip()}\n\n{FIGURES_TITLE}  # written by python -m benchmarks.store_zoo\n{figures.to_toml()}"
+    """A recipe's text with new figures in place of old ones, at its end."""
+    head = FIGURES.sub("", f"{text.rstrip()}\n").rstrip()
+    return f"{head}\n\n[figures]  # written by python -m benchmarks.store_zoo\n{figures.to_toml()}"
