@@ -21,6 +21,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from benchmarks import results as stored
 from benchmarks.commands import Command, ensure_run, snncompress
 from snncompress.pruning.curves import find_rise
 
@@ -72,8 +73,9 @@ def main() -> None:
     parser.add_argument("--tabular", type=Path, default=Path("data"), help="where imdb.npz and protein.npz are")
     parser.add_argument("--out", type=Path, default=Path("runs/curves"))
     parser.add_argument("--only", nargs="*", choices=TASKS, help="these tasks only")
+    parser.add_argument("--store", action="store_true", help="keep the table's rows in benchmarks/results, too")
     arguments = parser.parse_args()
-    rows = []
+    rows, kept = [], []
     for name in arguments.only or TASKS:
         data = ["--data", f"npz:{arguments.tabular / name}.npz"]
         if name == "mnist":
@@ -82,9 +84,14 @@ def main() -> None:
         for temperature in TEMPERATURES:
             curves = draw(arguments.out, name, temperature)
             factor = FACTORS.get(name, 2.0)
-            points = [find_rise(curves[each]["shares"], curves[each]["errors"], factor) for each in CRITERIA]
-            shown = ["never" if share is None else f"{share:.1f}%" for share in points]
-            rows.append([name, temperature, f"{curves['snr']['errors'][0]:.4g}", f"× {factor:g}", *shown])
+            points = {each: find_rise(curves[each]["shares"], curves[each]["errors"], factor) for each in CRITERIA}
+            shown = ["never" if share is None else f"{share:.1f}%" for share in points.values()]
+            beginning = curves["snr"]["errors"][0]
+            kept.append({"method": name, "temperature": temperature, "test_error": beginning})
+            kept[-1] |= {each: "never" if share is None else share for each, share in points.items()}
+            rows.append([name, temperature, f"{beginning:.4g}", f"× {factor:g}", *shown])
+    if arguments.store:
+        stored.write("snr-spr", kept)
     print(
         "\n"
         + tabulate(rows, ["task", "temperature", "test error", "", *CRITERIA], tablefmt="github", disable_numparse=True)

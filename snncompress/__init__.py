@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from snncompress.training.langevin import PosteriorOptions as PosteriorOptions
     from snncompress.training.loop import train as train
     from snncompress.training.options import TrainOptions as TrainOptions
+    from snncompress.zoo.entries import list_zoo as list_zoo
+    from snncompress.zoo.measuring import verify_zoo as verify_zoo
 
 # The public verbs and where they live: imported when they are used, so that `snncompress --help` needs no torch.
 _PUBLIC = {
@@ -54,6 +56,7 @@ _PUBLIC = {
     "export_model": "exporting.formats",
     "export_onnx": "exporting.onnx",
     "find_suspects": "evaluation.suspects",
+    "list_zoo": "zoo.entries",
     "load": "run_files",
     "load_data": "data.sources",
     "measure_cost": "measure.cost",
@@ -62,6 +65,7 @@ _PUBLIC = {
     "prune_weights": "pruning.sparsify",
     "train": "training.loop",
     "verify_onnx": "exporting.verify",
+    "verify_zoo": "zoo.measuring",
     "wrap": "run",
 }
 __all__ = sorted(_PUBLIC)  # noqa: PLE0605

@@ -18,6 +18,7 @@ from snncompress.cli.restore import restore
 from snncompress.cli.train import train
 from snncompress.cli.verify import verify
 from snncompress.cli.watch import watch
+from snncompress.cli.zoo import zoo
 
 app = typer.Typer(
     name="snncompress",
@@ -40,6 +41,7 @@ for command, name in (
     (demo, "demo"),
 ):
     app.command(name)(command)
+app.add_typer(zoo, name="zoo")
 
 
 def _version(asked: bool) -> None:
