@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from snncompress.data.sources import load_data as load_data
     from snncompress.evaluation.accuracy import evaluate as evaluate
+    from snncompress.evaluation.calibration import calibrate as calibrate
     from snncompress.evaluation.sampling import evaluate_stochastic as evaluate_stochastic
     from snncompress.exporting.formats import export_model as export_model
     from snncompress.exporting.onnx import export_onnx as export_onnx
@@ -46,6 +47,7 @@ _PUBLIC = {
     "TrainOptions": "training.options",
     "WeightOptions": "pruning.options",
     "attach": "noise.attach",
+    "calibrate": "evaluation.calibration",
     "evaluate": "evaluation.accuracy",
     "evaluate_stochastic": "evaluation.sampling",
     "export_model": "exporting.formats",

@@ -54,4 +54,4 @@ def fit_temperature(logits: Tensor, labels: Tensor, spread: Tensor | None = None
     with torch.no_grad():
         if not bool(torch.isfinite(log_t)) or float(loss()) > float(F.cross_entropy(values, labels)):
             log_t.zero_()  # nothing better than the beginning was found
-    return math.exp(min(max(float(log_t), -MOST), MOST)) / unit
+    return math.exp(min(max(float(log_t.detach()), -MOST), MOST)) / unit
