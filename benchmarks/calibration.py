@@ -40,13 +40,13 @@ from snncompress.training.options import TrainOptions
 MODEL, LAYER, DRAWS = "resnet56", "linear", 100
 HALVINGS, SEEDS, BATCH = 20, 3, 250
 TRAINING = {"epochs": 12, "lr": 1e-3, "noise_lr": 1e-2}
-DROPOUT: list[dict[str, Any]] = [{"rate": rate} for rate in (0.1, 0.2, 0.3, 0.5)]
+DROPOUT: list[dict[str, Any]] = [{"rate": rate} for rate in (0.02, 0.05, 0.1, 0.2, 0.3, 0.5)]
 SE_SNN: list[dict[str, Any]] = [
     {"place": "input", "aggregate": "sample", "omega": omega, "margin": margin}
     for omega in (0.001, 0.01, 0.1, 1.0)
-    for margin in (-1.0, 1.0, 4.0)
+    for margin in (-4.0, -3.0, -2.0, -1.0, 1.0)
 ]
-# name: method, its choices, whether samples are averaged, the scaling, the paper's ECE
+# name: method, whether samples are averaged, the scaling, the paper's ECE
 ROWS: dict[str, tuple[str, bool, str, float | None]] = {
     "ResNet, as it is": ("none", False, "none", None),
     "ResNet, Temp.": ("none", False, "temperature", 1.39),

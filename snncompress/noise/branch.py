@@ -132,4 +132,4 @@ def apply(layer: Layer, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tenso
 
 def precise(values: Tensor) -> Tensor:
     """At least float32: under autocast, logarithms and square roots of small numbers need it."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()
