@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from snncompress.data.sources import load_data as load_data
     from snncompress.evaluation.accuracy import evaluate as evaluate
+    from snncompress.evaluation.calibration import calibrate as calibrate
     from snncompress.evaluation.ood import detect_outliers as detect_outliers
     from snncompress.evaluation.sampling import evaluate_stochastic as evaluate_stochastic
     from snncompress.evaluation.suspects import find_suspects as find_suspects
@@ -50,6 +51,7 @@ _PUBLIC = {
     "TrainOptions": "training.options",
     "WeightOptions": "pruning.options",
     "attach": "noise.attach",
+    "calibrate": "evaluation.calibration",
     "detect_outliers": "evaluation.ood",
     "evaluate": "evaluation.accuracy",
     "evaluate_stochastic": "evaluation.sampling",

@@ -49,7 +49,8 @@ def train(
     layers: Annotated[
         list[str] | None,
         typer.Option(
-            help="Layers to make stochastic: names, globs, all, hidden, inner, last-hidden, first-linear; repeatable."
+            help="Layers to make stochastic: names, globs, all, hidden, inner, last-hidden, first-linear, classifier; "
+            "repeatable."
         ),
     ] = None,
     distill: Annotated[

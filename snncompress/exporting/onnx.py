@@ -170,7 +170,9 @@ def describe(proto: Any, run: Run, with_normalization: bool) -> None:
         "classes": json.dumps(list(run.classes), ensure_ascii=False),
         "input_size": json.dumps(list(run.input_shape)),
         "normalization": json.dumps(normalization),
-        "metrics": json.dumps(dict(run.metrics)),
+        # All but the bins of reliability diagrams; a temperature is told only where it is in the file.
+        "metrics": json.dumps({key: each for key, each in run.metrics.items() if key not in ("calibration", "baked")}),
+        "calibration": json.dumps(run.metrics.get("baked")),
         "snncompress_version": __version__,
     }
     del proto.metadata_props[:]

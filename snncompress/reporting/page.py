@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from snncompress import __version__
+from snncompress.reporting.calibration import HEADER, table_lines
 from snncompress.reporting.charts import Chart
 from snncompress.reporting.headline import Card, cards, headline
 from snncompress.reporting.story import MOST_SPREADS, Pictures, Story, draw_up
@@ -38,6 +39,7 @@ def render_page(story: Story) -> str:
         _layers(story, pictures),
         _published(story),
         _models(story),
+        _calibration(story, pictures),
         _spreads(story, pictures),
         _life(story, pictures),
         _reproduce(story),
@@ -202,6 +204,19 @@ def _models(story: Story) -> str:
     measure = story.row.task.measure
     header = ("Model", f"Test {measure}", "Weights", "FLOPs", "Memory", "File")
     return _section("All numbers", _table(header, lines, own=len(lines) - 1))
+
+
+def _calibration(story: Story, pictures: Pictures) -> str:
+    record = story.calibration
+    if record is None:
+        return ""
+    words = (
+        f"How far confidence is from accuracy on {record['images']:,} {record['split']} images, before and after a "
+        "temperature that was fitted on validation images (15 bins; paler ones hold fewer predictions)."
+    )
+    ways = "All ways to predict; T is the temperature that the logits are divided by."
+    table = _table(HEADER, table_lines(record))
+    return _section("How sure it is", _note(words), _figures(pictures.calibration), _note(ways), table)
 
 
 def _spreads(story: Story, pictures: Pictures) -> str:

@@ -145,7 +145,7 @@ class TestCompaction:
             weight = model.get_parameter(f"{name}.weight")
             assert set(branch.axes) == {leaf for leaf, _ in branch.named_parameters()}
             for leaf, axes in branch.axes.items():
-                sizes = {"out": weight.shape[0], "in": weight.shape[1], "": 1}
+                sizes = {"out": weight.shape[0], "in": weight.shape[1], "read": weight.shape[1], "": 1}
                 shape = branch.get_parameter(leaf).shape
                 assert all(shape[i] == sizes[axis] for i, axis in enumerate(axes))
 
