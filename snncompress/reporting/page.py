@@ -10,7 +10,8 @@ from typing import Any
 
 from snncompress import __version__
 from snncompress.reporting.charts import Chart
-from snncompress.reporting.headline import Card, cards, headline
+from snncompress.reporting.headline import Card, cards, headline, longer_words
+from snncompress.reporting.speed_story import call_words, file_lines, find_timing, operator_lines, speed_lines
 from snncompress.reporting.story import MOST_SPREADS, Pictures, Story, draw_up
 from snncompress.reporting.svg import tag
 from snncompress.reporting.svg_charts import draw, legend
@@ -35,6 +36,7 @@ def render_page(story: Story) -> str:
     sections = [
         _head(story),
         _tradeoff(pictures),
+        _speed(story, pictures),
         _layers(story, pictures),
         _published(story),
         _models(story),
@@ -71,6 +73,8 @@ def _head(story: Story) -> str:
     ]
     if plan is not None and plan.get("stopped"):
         parts.append(_note(f"Pruning stopped early: {plan['stopped']}. This is the last model within it."))
+    if (longer := longer_words(story)) is not None:
+        parts.append(_note(longer))
     if run.hollow:
         parts.append(_note(_hollow(story)))
     return tag("header", *parts)
@@ -89,7 +93,7 @@ def _card(card: Card) -> str:
     if card.share is not None:
         filled = tag("i", "", style=f"width:{min(card.share, 100.0):.2f}%")
         parts.append(tag("div", filled, class_="meter", role="img", aria_label=f"{card.share:.2f}% is left"))
-    return tag("div", *parts, class_=f"card {'cost' if card.cost else 'gain'}")
+    return tag("div", *parts, class_=f"card {'cost' if card.cost else 'gain'}{' last' if card.share is None else ''}")
 
 
 def _note(words: str) -> str:
@@ -121,6 +125,35 @@ def _tradeoff(pictures: Pictures) -> str:
     return _section("The way down", _note(words), _figures(pictures.tradeoff))
 
 
+def _speed(story: Story, pictures: Pictures) -> str:
+    """Measured times, and what bounds them."""
+    record = story.latency
+    if record is None:
+        return ""
+    threads = record["own"]["threads"]
+    words = (
+        f"Measured on {record['machine']}, {'one thread' if threads == 1 else f'{threads} threads'}, batch by batch in "
+        "turn with the original (built anew, with random weights); the ratios are medians over rounds."
+    )
+    times = _table(("Runtime", "Batch", "Times faster", "Original", "Now", "Images/s"), speed_lines(record))
+    batch = find_timing(record["own"], largest=True)["batch"]
+    tables = [
+        _table((f"Operators, batch {batch}", "Original", "Now"), operator_lines(record)),
+        _table(("File and memory", "Original", "Now"), file_lines(record)),
+    ]
+    bound = (
+        "Shares of the time by onnxruntime's profiler. In between: what belongs to no layer, such as pooling and its "
+        "reordering of channels (ReorderInput, ReorderOutput)."
+    )
+    return _section(
+        "Speed",
+        _note(words),
+        tag("div", *map(_figure, pictures.speed), times, class_="beside" if pictures.speed else None),
+        tag("div", *tables, class_="pair"),
+        _note(" ".join([bound, *call_words(record["own"])])),
+    )
+
+
 def _table(header: Sequence[str], lines: Iterable[Sequence[str]], words: int = 1, own: int | None = None) -> str:
     """A table whose first ``words`` columns are no numbers; the line ``own`` is the run's."""
     classes = ["words" if index < words else None for index in range(len(header))]
@@ -136,8 +169,10 @@ def _table(header: Sequence[str], lines: Iterable[Sequence[str]], words: int = 1
 
 
 def _layers(story: Story, pictures: Pictures) -> str:
-    header = ("Layer", "Kind", "Output", "Neurons", "Weights", "Zeros", "FLOPs", "Memory")
-    lines = [
+    header: tuple[str, ...] = ("Layer", "Kind", "Output", "Neurons", "Weights", "Zeros", "FLOPs", "Memory")
+    sparse = any(layer["weights"] < layer["parameters"] for layer in story.row.layers)
+    shares = {} if story.latency is None else story.latency["own"]["layers"]
+    lines: list[tuple[str, ...]] = [
         (
             layer["name"], layer["kind"], "×".join(map(str, layer["output_shape"])) or UNKNOWN, _neurons(layer),
             f"{layer['weights']:,}", f"{layer['parameters'] - layer['weights']:,}", format_flops(layer["flops"]),
@@ -145,6 +180,11 @@ def _layers(story: Story, pictures: Pictures) -> str:
         )
         for layer in story.row.layers
     ]  # fmt: skip
+    if not sparse:  # a column of zeros would push the others out of sight
+        header, lines = _without(header, 5), [_without(line, 5) for line in lines]
+    if shares:
+        header = (*header, "Time")
+        lines = [(*line, f"{shares[line[0]]:.1%}" if line[0] in shares else UNKNOWN) for line in lines]
     table = _table(header, lines, words=3)
     if story.row.uncounted:
         words = uncounted_words(story.row)
@@ -152,6 +192,10 @@ def _layers(story: Story, pictures: Pictures) -> str:
     if not pictures.widths:
         return _section("Layer by layer", table)
     return _section("Layer by layer", tag("div", *map(_figure, pictures.widths), table, class_="beside"))
+
+
+def _without(cells: tuple[str, ...], index: int) -> tuple[str, ...]:
+    return cells[:index] + cells[index + 1 :]
 
 
 def _neurons(layer: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from snncompress.reporting.charts import Bar, BarChart, Chart, Histogram
@@ -11,6 +11,7 @@ from snncompress.reporting.life import life_charts, tradeoff_charts
 from snncompress.reporting.lineage import Lineage
 from snncompress.reporting.published import PublishedTable, find_published
 from snncompress.reporting.rows import Row
+from snncompress.reporting.speed_story import layer_time_chart
 from snncompress.run import Run
 
 if TYPE_CHECKING:
@@ -85,6 +86,11 @@ class Story:
         return self.rows[-1]
 
     @property
+    def latency(self) -> dict[str, Any] | None:
+        """What ``report --latency`` measured, if it did (``speed_story.py``)."""
+        return self.run.metrics.get("latency")
+
+    @property
     def compressed(self) -> bool:
         """Whether there is less of anything than the original had."""
         return any(gain.fold >= NOTICED for gain in self.gains)
@@ -99,9 +105,11 @@ class Pictures:
     life: list[Chart] = field(default_factory=list)
     spreads: list[Chart] = field(default_factory=list)
 
+    speed: list[Chart] = field(default_factory=list)
+
     def all(self) -> list[Chart]:
         """In the order of the page."""
-        return [*self.tradeoff, *self.widths, *self.spreads, *self.life]
+        return [*self.tradeoff, *self.speed, *self.widths, *self.spreads, *self.life]
 
 
 def tell(
@@ -166,7 +174,16 @@ def draw_up(story: Story) -> Pictures:
         widths=_width_charts(story.row),
         life=list(life_charts(story.lineage, story.row.task)),
         spreads=[_histogram(number, spread) for number, spread in enumerate(story.spreads[:MOST_SPREADS], 1)],
+        speed=_speed_charts(story),
     )
+
+
+def _speed_charts(story: Story) -> list[Chart]:
+    chart = None if story.latency is None else layer_time_chart(story.latency)
+    if chart is None:
+        return []
+    longest = sorted(chart.bars, key=lambda bar: bar.before)[-MOST_BARS:]
+    return [replace(chart, bars=tuple(bar for bar in chart.bars if bar in longest))]
 
 
 def _width_charts(row: Row) -> list[Chart]:

@@ -28,7 +28,7 @@ def legend(chart: Chart) -> str:
         keys += [(_sign(mark), mark.name) for mark in chart.marks]
         keys += [] if chart.level is None else [(_swatch(6, dashed=True), chart.level[1])]
     elif isinstance(chart, BarChart):
-        keys = [(_box("f0"), "left"), (_box("ghost"), "removed")]
+        keys = [(_box("f0"), chart.keys[0]), (_box("ghost"), chart.keys[1])]
     elif chart.removed is None:
         keys = []
     else:
@@ -129,13 +129,12 @@ def _band(
 def _draw_bars(chart: BarChart) -> str:
     full = WIDTH - BAR_NAMES - BAR_COUNTS
     parts = []
-    for index, bar in enumerate(chart.bars):
+    for index, (bar, (was, left)) in enumerate(zip(chart.bars, chart.shares(), strict=True)):
         y = BAR_HEIGHT * index
-        left = full * min(bar.after / bar.before, 1.0)
         parts.append(text(BAR_NAMES - 8, y + 15, _shortened(bar.name), "end"))
-        parts.append(tag("rect", x=BAR_NAMES, y=y + 4, width=full, height=BAR_HEIGHT - 8, class_="ghost"))
-        parts.append(tag("rect", x=BAR_NAMES, y=y + 4, width=max(left, 1.5), height=BAR_HEIGHT - 8, class_="f0"))
-        parts.append(text(WIDTH - BAR_COUNTS + 8, y + 15, f"{bar.after:,} of {bar.before:,}"))
+        parts.append(tag("rect", x=BAR_NAMES, y=y + 4, width=full * was, height=BAR_HEIGHT - 8, class_="ghost"))
+        parts.append(tag("rect", x=BAR_NAMES, y=y + 4, width=max(full * left, 1.5), height=BAR_HEIGHT - 8, class_="f0"))
+        parts.append(text(WIDTH - BAR_COUNTS + 8, y + 15, bar.told))
     return picture(WIDTH, BAR_HEIGHT * len(chart.bars) + 4, chart.title, parts)
 
 
