@@ -133,7 +133,10 @@ def longer_words(story: Story) -> str | None:
         return None
     if story.lineage.stages[0].header.get("checkpoint") is not None:  # trained by others, nobody knows how long
         return None
-    first, whole = round(life.dividers[1][0]), round(life.moments[-1][-1][0])
+    stages = [stage for stage in story.lineage.stages if stage.history]
+    # New weights have learned nothing before.
+    begin = max(place for (place, _), s in zip(life.dividers, stages, strict=True) if s is stages[0] or s.from_scratch)
+    first, whole = round(life.dividers[1][0]), round(life.moments[-1][-1][0] - begin)
     if not 0 < first < whole:
         return None
     return f"The original was trained for {first} epochs, this model for {whole} in all: part of why it errs less."

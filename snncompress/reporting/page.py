@@ -10,6 +10,7 @@ from typing import Any
 
 from snncompress import __version__
 from snncompress.reporting.charts import Chart
+from snncompress.reporting.compare import find_fronts
 from snncompress.reporting.headline import Card, cards, headline, longer_words
 from snncompress.reporting.speed_story import call_words, file_lines, find_timing, operator_lines, speed_lines
 from snncompress.reporting.story import MOST_SPREADS, Pictures, Story, draw_up
@@ -17,6 +18,9 @@ from snncompress.reporting.svg import tag
 from snncompress.reporting.svg_charts import draw, legend
 from snncompress.reporting.table import (
     CONVENTIONS,
+    FRONT_CONVENTION,
+    FRONT_HEADER,
+    FRONT_WORDS,
     SPARSE_CONVENTIONS,
     UNKNOWN,
     format_bytes,
@@ -35,11 +39,12 @@ def render_page(story: Story) -> str:
     pictures = draw_up(story)
     sections = [
         _head(story),
+        _models(story, pictures) if pictures.beside else "",
         _tradeoff(pictures),
         _speed(story, pictures),
         _layers(story, pictures),
         _published(story),
-        _models(story),
+        "" if pictures.beside else _models(story, pictures),
         _spreads(story, pictures),
         _life(story, pictures),
         _reproduce(story),
@@ -227,25 +232,28 @@ def _error(story: Story, error: float | None) -> str:
     return UNKNOWN if error is None else story.row.task.show(error)
 
 
-def _models(story: Story) -> str:
-    """The numbers of ``report``, to every digit that people read."""
-    rows = [row for row in story.rows[:-1] if row != story.original]
-    if not any(
-        (row.weights, row.flops) == (story.original.weights, story.original.flops) for row in (*rows, story.row)
-    ):
-        rows.insert(0, story.original)
-    lines = [
+def _models(story: Story, pictures: Pictures) -> str:
+    """The numbers of ``report``, to every digit that people read; with several runs, which of them no other beats."""
+    lines: list[tuple[str, ...]] = [
         (
             row.name, UNKNOWN if row.error is None else row.task.show(row.error),
             f"{row.weights:,} ({row.weights_percent:.2f}%)", f"{format_flops(row.flops)} ({row.flops_percent:.2f}%)",
             f"{row.memory:,} ({row.memory_percent:.2f}%)",
             format_bytes(row.bytes if row.stored_bytes is None else row.stored_bytes),
         )
-        for row in (*rows, story.row)
+        for row in story.models
     ]  # fmt: skip
-    measure = story.row.task.measure
-    header = ("Model", f"Test {measure}", "Weights", "FLOPs", "Memory", "File")
-    return _section("All numbers", _table(header, lines, own=len(lines) - 1))
+    header: tuple[str, ...] = ("Model", f"Test {story.row.task.measure}", "Weights", "FLOPs", "Memory", "File")
+    if not pictures.beside:
+        return _section("All numbers", _table(header, lines, own=len(lines) - 1))
+    marks = [" and ".join(FRONT_WORDS[count] for count in front) for front in find_fronts(story.models)]
+    lines = [(*line, mark) for line, mark in zip(lines, marks, strict=True)]
+    return _section(
+        "The runs beside each other",
+        _note(f"The rest of this page is about the last of them, {story.row.name}. {FRONT_CONVENTION}"),
+        _figures(pictures.beside),
+        _table((*header, FRONT_HEADER), lines, own=len(lines) - 1),
+    )
 
 
 def _spreads(story: Story, pictures: Pictures) -> str:

@@ -68,7 +68,8 @@ def _draw_lines(axes: Any, chart: LineChart) -> None:
         _draw_series(axes, series)
     for mark in chart.marks:
         form = "s" if mark.square else "D"
-        axes.plot(mark.x, mark.y, form, color=COLOURS[mark.colour], markersize=8, zorder=3, label=_plain(mark.name))
+        axes.plot(mark.x, mark.y, form, color=COLOURS[mark.colour], markersize=8, zorder=3,
+                  label=_plain(mark.name) if mark.name else None)  # fmt: skip
         if mark.text:
             axes.annotate(mark.text, (mark.x, mark.y), xytext=(9, 6), textcoords="offset points", fontweight="bold",
                           color=COLOURS[mark.colour])  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from snncompress.reporting.beside import beside_charts
 from snncompress.reporting.charts import Bar, BarChart, Chart, Histogram
 from snncompress.reporting.life import life_charts, tradeoff_charts
 from snncompress.reporting.lineage import Lineage
@@ -91,6 +92,18 @@ class Story:
         return self.run.metrics.get("latency")
 
     @property
+    def models(self) -> tuple[Row, ...]:
+        """All rows, with the original first where no row is of its size."""
+        rows = tuple(row for row in self.rows[:-1] if row != self.original)
+        same = any((r.weights, r.flops) == (self.original.weights, self.original.flops) for r in (*rows, self.row))
+        return (*(() if same else (self.original,)), *rows, self.row)
+
+    @property
+    def others(self) -> list[str]:
+        """The names of the other runs of the report."""
+        return [row.name for row in self.rows[:-1] if row.layers]
+
+    @property
     def compressed(self) -> bool:
         """Whether there is less of anything than the original had."""
         return any(gain.fold >= NOTICED for gain in self.gains)
@@ -106,10 +119,11 @@ class Pictures:
     spreads: list[Chart] = field(default_factory=list)
 
     speed: list[Chart] = field(default_factory=list)
+    beside: list[Chart] = field(default_factory=list)
 
     def all(self) -> list[Chart]:
         """In the order of the page."""
-        return [*self.tradeoff, *self.speed, *self.widths, *self.spreads, *self.life]
+        return [*self.beside, *self.tradeoff, *self.speed, *self.widths, *self.spreads, *self.life]
 
 
 def tell(
@@ -175,6 +189,7 @@ def draw_up(story: Story) -> Pictures:
         life=list(life_charts(story.lineage, story.row.task)),
         spreads=[_histogram(number, spread) for number, spread in enumerate(story.spreads[:MOST_SPREADS], 1)],
         speed=_speed_charts(story),
+        beside=list(beside_charts(story.models)) if story.others else [],
     )
 
 

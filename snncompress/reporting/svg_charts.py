@@ -25,7 +25,7 @@ def legend(chart: Chart) -> str:
     """What the lines, marks and bars mean, as HTML; nothing where the title says it."""
     if isinstance(chart, LineChart):
         keys = [(_swatch(s.colour), s.name) for s in chart.series] if len(chart.series) > 1 or chart.marks else []
-        keys += [(_sign(mark), mark.name) for mark in chart.marks]
+        keys += [(_sign(mark), mark.name) for mark in chart.marks if mark.name]
         keys += [] if chart.level is None else [(_swatch(6, dashed=True), chart.level[1])]
     elif isinstance(chart, BarChart):
         keys = [(_box("f0"), chart.keys[0]), (_box("ghost"), chart.keys[1])]
