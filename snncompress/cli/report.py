@@ -174,9 +174,10 @@ def _original(run: Run) -> Row:
 def _show_essentials(run: Run, rows: list[Row]) -> None:
     """Bars for what is left, if anything is gone."""
     from snncompress.reporting.essentials import render_essentials
-    from snncompress.reporting.story import tell
+    from snncompress.reporting.lineage import read_lineage
+    from snncompress.reporting.story import NOWHERE, tell
 
-    story = tell(run, rows, _original(run))
+    story = tell(run, rows, _original(run), NOWHERE if run.path is None else read_lineage(run.path))
     if story.compressed:
         print(f"\n{render_essentials(story)}")
 

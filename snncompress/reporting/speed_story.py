@@ -112,7 +112,7 @@ def layer_time_chart(record: Record) -> BarChart | None:
 
 def _by_layer(speed: Record) -> dict[str, float]:
     between = sum(speed["between_layers"].values())
-    return dict(sorted({**speed["layers"], BETWEEN: between}.items(), key=lambda pair: -pair[1]))
+    return dict(sorted({**speed["layers"], "what is between layers": between}.items(), key=lambda pair: -pair[1]))
 
 
 def _layer_times(speed: Record) -> dict[str, float]:
