@@ -12,7 +12,7 @@ from snncompress import __version__
 from snncompress.reporting.charts import Chart
 from snncompress.reporting.compare import find_fronts
 from snncompress.reporting.headline import Card, cards, headline, longer_words
-from snncompress.reporting.speed_story import call_words, file_lines, find_timing, operator_lines, speed_lines
+from snncompress.reporting.speed_story import call_words, file_lines, operator_lines, speed_lines
 from snncompress.reporting.story import MOST_SPREADS, Pictures, Story, draw_up
 from snncompress.reporting.svg import tag
 from snncompress.reporting.svg_charts import draw, legend
@@ -136,24 +136,19 @@ def _speed(story: Story, pictures: Pictures) -> str:
     if record is None:
         return ""
     threads = record["own"]["threads"]
-    words = (
-        f"Measured on {record['machine']}, {'one thread' if threads == 1 else f'{threads} threads'}, batch by batch in "
-        "turn with the original (built anew, with random weights); the ratios are medians over rounds."
-    )
-    times = _table(("Runtime", "Batch", "Times faster", "Original", "Now", "Images/s"), speed_lines(record))
-    batch = find_timing(record["own"], largest=True)["batch"]
-    tables = [
-        _table((f"Operators, batch {batch}", "Original", "Now"), operator_lines(record)),
-        _table(("File and memory", "Original", "Now"), file_lines(record)),
-    ]
+    words = f"Measured on {record['machine']}, {'one thread' if threads == 1 else f'{threads} threads'}"
+    if record["original"] is not None:
+        words += f", in turn with {record['against']}; times faster are medians over rounds"
+    contents = (list(lines(record)) for lines in (speed_lines, operator_lines, file_lines))
+    times, *tables = (_table(header, lines) for header, *lines in contents)
     bound = (
         "Shares of the time by onnxruntime's profiler. In between: what belongs to no layer, such as pooling and its "
         "reordering of channels (ReorderInput, ReorderOutput)."
     )
     return _section(
         "Speed",
-        _note(words),
-        tag("div", *map(_figure, pictures.speed), times, class_="beside" if pictures.speed else None),
+        _note(f"{words}."),
+        tag("div", *map(_figure, pictures.speed), times, class_="beside") if pictures.speed else times,
         tag("div", *tables, class_="pair"),
         _note(" ".join([bound, *call_words(record["own"])])),
     )

@@ -63,27 +63,30 @@ def call_words(speed: Record) -> list[str]:
 
 
 def speed_lines(record: Record) -> Iterator[tuple[str, ...]]:
-    """For each runtime and batch: how many times faster, the original's time, the model's, and images a second."""
-    before = (record.get("original") or {}).get("timings") or [None] * len(record["own"]["timings"])
+    """A header; then for each runtime and batch times faster and the original's time, if known, time and images/s."""
+    known = record.get("original") is not None
+    yield ("Runtime", "Batch", *(("Times faster", "Original") if known else ()), "Now", "Images/s")
+    before = record["original"]["timings"] if known else record["own"]["timings"]
     for was, now in zip(before, record["own"]["timings"], strict=True):
-        yield (
-            now["runtime"], str(now["batch"]), UNKNOWN if was is None else f"{now['times_faster']:.1f}×",
-            UNKNOWN if was is None else format_time(was["median_ms"]), format_time(now["median_ms"]),
-            f"{1000 * now['batch'] / now['median_ms']:,.0f}",
-        )  # fmt: skip
+        compared = (f"{now['times_faster']:.1f}×", format_time(was["median_ms"])) if known else ()
+        images = f"{1000 * now['batch'] / now['median_ms']:,.0f}"
+        yield (now["runtime"], str(now["batch"]), *compared, format_time(now["median_ms"]), images)
 
 
 def operator_lines(record: Record) -> Iterator[tuple[str, ...]]:
-    """The kinds of operators that take the time, the largest first, the original beside the model."""
-    before, own = (record.get("original") or {}).get("operators"), record["own"]["operators"]
-    for kind, share in own.items():
+    """A header; then the kinds of operators that take the time, the largest first, beside the original if known."""
+    before, batch = record.get("original"), find_timing(record["own"], largest=True)["batch"]
+    yield _pair_of(f"Operators, batch {batch}", None if before is None else "Original", "Now")
+    for kind, share in record["own"]["operators"].items():
         if share >= SMALL:
-            yield kind, UNKNOWN if before is None else f"{before.get(kind, 0.0):.0%}", f"{share:.0%}"
+            was = None if before is None else f"{before['operators'].get(kind, 0.0):.0%}"
+            yield _pair_of(kind, was, f"{share:.0%}")
 
 
 def file_lines(record: Record) -> Iterator[tuple[str, ...]]:
-    """What else was measured, the original beside the model."""
+    """A header; then what else was measured, beside the original if known."""
     before, own = record.get("original"), record["own"]
+    yield _pair_of("File and memory", None if before is None else "Original", "Now")
     batches = sorted(own["peak_bytes"], key=int)
     for what, show in (
         ("ONNX file", lambda speed: format_bytes(speed["file_bytes"])),
@@ -91,7 +94,11 @@ def file_lines(record: Record) -> Iterator[tuple[str, ...]]:
         ("loading it", lambda speed: format_time(speed["load_ms"])),
         *((f"peak memory, batch {b}", lambda speed, b=b: format_bytes(speed["peak_bytes"][b])) for b in batches),
     ):
-        yield what, UNKNOWN if before is None else show(before), show(own)
+        yield _pair_of(what, None if before is None else show(before), show(own))
+
+
+def _pair_of(what: str, before: str | None, now: str) -> tuple[str, ...]:
+    return (what, now) if before is None else (what, before, now)
 
 
 def layer_time_chart(record: Record) -> BarChart | None:

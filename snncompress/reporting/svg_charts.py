@@ -10,7 +10,7 @@ from snncompress.reporting.svg import Scale, broken_line, joined, picture, stret
 
 WIDTH, HEIGHT = 340, 230
 LEFT, RIGHT, TOP, BOTTOM = 44, 12, 22, 38
-BAR_HEIGHT, BAR_NAMES, BAR_COUNTS = 22, 98, 94  # a row of the picture of widths, and what stands beside its bar
+BAR_HEIGHT, BAR_NAMES, BAR_COUNTS = 22, 112, 90  # a row of the picture of widths, and what stands beside its bar
 REMOVED = 1  # the colour of what went
 
 
@@ -138,7 +138,7 @@ def _draw_bars(chart: BarChart) -> str:
     return picture(WIDTH, BAR_HEIGHT * len(chart.bars) + 4, chart.title, parts)
 
 
-def _shortened(name: str, most: int = 13) -> str:
+def _shortened(name: str, most: int = 16) -> str:
     return name if len(name) <= most else f"…{name[1 - most :]}"
 
 
