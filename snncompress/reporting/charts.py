@@ -95,20 +95,45 @@ class LineChart:
 
 @dataclass(frozen=True)
 class Bar:
-    """A layer's width before and after."""
+    """A layer's width before and after, or its time; ``words`` stand beside it in place of the two numbers."""
 
     name: str
-    before: int
-    after: int
+    before: float
+    after: float
+    words: str = ""
+
+    @property
+    def told(self) -> str:
+        """What stands beside it."""
+        return self.words or f"{self.after:,} of {self.before:,}"
 
 
 @dataclass(frozen=True)
 class BarChart:
-    """How much is left of each layer; every bar is as long as the layer was wide."""
+    """How much is left of each layer.
+
+    Attributes:
+        key: names its file.
+        title: what it shows.
+        bars: the layers.
+        keys: what the two parts of a bar are called.
+        x_label: of the axis, in percent.
+        scaled: bars are as long as what they stand for; else every layer's is of the same length.
+    """
 
     key: str
     title: str
     bars: tuple[Bar, ...]
+    keys: tuple[str, str] = ("left", "removed")
+    x_label: str = "Neurons left (%)"
+    scaled: bool = False
+
+    def shares(self) -> list[tuple[float, float]]:
+        """For each bar, how far what was and what is left reach, of the whole width."""
+        longest = max(max(bar.before, bar.after) for bar in self.bars) if self.scaled else None
+        return [
+            (bar.before / (longest or bar.before), min(bar.after / (longest or bar.before), 1)) for bar in self.bars
+        ]
 
 
 @dataclass(frozen=True)

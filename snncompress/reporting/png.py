@@ -72,7 +72,8 @@ def _draw_lines(axes: Any, chart: LineChart) -> None:
         _draw_series(axes, series)
     for mark in chart.marks:
         form = "s" if mark.square else "D"
-        axes.plot(mark.x, mark.y, form, color=COLOURS[mark.colour], markersize=8, zorder=3, label=_plain(mark.name))
+        axes.plot(mark.x, mark.y, form, color=COLOURS[mark.colour], markersize=8, zorder=3,
+                  label=_plain(mark.name) if mark.name else None)  # fmt: skip
         if mark.text:
             axes.annotate(mark.text, (mark.x, mark.y), xytext=(9, 6), textcoords="offset points", fontweight="bold",
                           color=COLOURS[mark.colour])  # fmt: skip
@@ -122,14 +123,14 @@ def _set_ticks(axis: Any, low: float, high: float, log: bool) -> None:
 
 def _draw_bars(axes: Any, chart: BarChart) -> None:
     places = range(len(chart.bars))
-    shares = [100 * bar.after / bar.before for bar in chart.bars]
-    axes.barh(places, [100.0] * len(chart.bars), color=GHOST)
-    axes.barh(places, shares, color=KEPT)
+    shares = chart.shares()
+    axes.barh(places, [100 * was for was, _ in shares], color=GHOST)
+    axes.barh(places, [100 * left for _, left in shares], color=KEPT)
     axes.set_yticks(places, [bar.name for bar in chart.bars], parse_math=False)
     axes.invert_yaxis()
-    axes.set(xlim=(0, 125), xlabel="Neurons left (%)", xticks=[0, 25, 50, 75, 100])
+    axes.set(xlim=(0, 125), xlabel=chart.x_label, xticks=[0, 25, 50, 75, 100])
     for place, bar in zip(places, chart.bars, strict=True):
-        axes.text(102, place, f"{bar.after:,} of {bar.before:,}", va="center", fontsize=8)
+        axes.text(102, place, bar.told, va="center", fontsize=8)
 
 
 def _draw_reliability(axes: Any, chart: ReliabilityChart) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from snncompress.reporting.beside import beside_charts
 from snncompress.reporting.calibration import calibration_charts
 from snncompress.reporting.charts import Bar, BarChart, Chart, Histogram
 from snncompress.reporting.life import life_charts, tradeoff_charts
 from snncompress.reporting.lineage import Lineage
 from snncompress.reporting.published import PublishedTable, find_published
 from snncompress.reporting.rows import Row
+from snncompress.reporting.speed_story import layer_time_chart
 from snncompress.run import Run
 
 if TYPE_CHECKING:
@@ -91,6 +93,23 @@ class Story:
         return self.rows[-1]
 
     @property
+    def latency(self) -> dict[str, Any] | None:
+        """What ``report --latency`` measured, if it did (``speed_story.py``)."""
+        return self.run.metrics.get("latency")
+
+    @property
+    def models(self) -> tuple[Row, ...]:
+        """All rows, with the original first where no row is of its size."""
+        rows = tuple(row for row in self.rows[:-1] if row != self.original)
+        same = any((r.weights, r.flops) == (self.original.weights, self.original.flops) for r in (*rows, self.row))
+        return (*(() if same else (self.original,)), *rows, self.row)
+
+    @property
+    def others(self) -> list[str]:
+        """The names of the other runs of the report."""
+        return [row.name for row in self.rows[:-1] if row.layers]
+
+    @property
     def compressed(self) -> bool:
         """Whether there is less of anything than the original had."""
         return any(gain.fold >= NOTICED for gain in self.gains)
@@ -105,10 +124,14 @@ class Pictures:
     life: list[Chart] = field(default_factory=list)
     spreads: list[Chart] = field(default_factory=list)
     calibration: list[Chart] = field(default_factory=list)
+    speed: list[Chart] = field(default_factory=list)
+    beside: list[Chart] = field(default_factory=list)
 
     def all(self) -> list[Chart]:
         """In the order of the page."""
-        return [*self.tradeoff, *self.widths, *self.calibration, *self.spreads, *self.life]
+        return [
+            *self.beside, *self.tradeoff, *self.speed, *self.widths, *self.calibration, *self.spreads, *self.life,
+        ]  # fmt: skip
 
 
 def tell(
@@ -174,7 +197,17 @@ def draw_up(story: Story) -> Pictures:
         life=list(life_charts(story.lineage, story.row.task)),
         calibration=calibration_charts(story.calibration) if story.calibration else [],
         spreads=[_histogram(number, spread) for number, spread in enumerate(story.spreads[:MOST_SPREADS], 1)],
+        speed=_speed_charts(story),
+        beside=list(beside_charts(story.models)) if story.others else [],
     )
+
+
+def _speed_charts(story: Story) -> list[Chart]:
+    chart = None if story.latency is None else layer_time_chart(story.latency)
+    if chart is None:
+        return []
+    longest = sorted(chart.bars, key=lambda bar: bar.before)[-MOST_BARS:]
+    return [replace(chart, bars=tuple(bar for bar in chart.bars if bar in longest))]
 
 
 def _width_charts(row: Row) -> list[Chart]:
