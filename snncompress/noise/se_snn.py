@@ -91,12 +91,20 @@ class NoiseBranch(Branch):
         """Eq. 1."""
         mean, raw = self._mean_and_raw(layer, x)
         sample, log_sigma = perturb(None if self.normed else mean, raw, self._averaged(layer, raw))
-        if torch.is_grad_enabled():
-            self._omega.append(F.relu(self.options.margin - log_sigma).mean())
+        if self._learns():
+            self._omega.append(self._cost(layer, mean, raw, log_sigma))
         if not self.normed:
             return sample
         self._noise = sample
         return mean
+
+    def _learns(self) -> bool:
+        """Whether somebody will ask for the penalty: not where gradients are for the inputs alone."""
+        return self.training and torch.is_grad_enabled()
+
+    def _cost(self, layer: Layer, mean: Tensor, raw: Tensor, log_sigma: Tensor) -> Tensor:
+        """Ω of one forward pass."""
+        return F.relu(self.options.margin - log_sigma).mean()
 
     def _averaged(self, layer: Layer, raw: Tensor) -> list[int]:
         """The axes over which log σ is averaged before it is compared with the margin."""
@@ -119,7 +127,7 @@ class NoiseBranch(Branch):
 
     def observe(self, layer: Layer, x: Tensor) -> None:
         """Adds this batch to the mean of log σ."""
-        sigma = self._per_neuron(_sigma(apply(layer, x, self.weight, self.bias)))
+        sigma = self._per_neuron(sigma_of(apply(layer, x, self.weight, self.bias)))
         self._log_sigma = self._log_sigma + _sum(sigma.log())
         self._sigma2 = self._sigma2 + _sum(sigma.square())
         self._observed += sigma.shape[1]
@@ -176,7 +184,7 @@ class _Perturb(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor | None, raw: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
-        sigma = _sigma(raw)
+        sigma = sigma_of(raw)
         log_sigma = sigma.log()
         if axes:
             log_sigma = log_sigma.mean(axes, keepdim=True)
@@ -205,5 +213,6 @@ def _sum(values: Tensor) -> Tensor:
     return values.sum(1).cpu().double()  # Apple's devices have no double
 
 
-def _sigma(raw: Tensor) -> Tensor:
+def sigma_of(raw: Tensor) -> Tensor:
+    """σ = softplus(raw), in float32 at least."""
     return F.softplus(precise(raw)).clamp_min_(SIGMA_FLOOR)
