@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from snncompress import __version__
+from snncompress.cli.attack import attack
 from snncompress.cli.curve import curve
 from snncompress.cli.demo import demo
 from snncompress.cli.evaluate import evaluate
@@ -35,6 +36,7 @@ for command, name in (
     (export, "export"),
     (verify, "verify"),
     (evaluate, "evaluate"),
+    (attack, "attack"),
     (curve, "curve"),
     (list_, "list"),
     (demo, "demo"),

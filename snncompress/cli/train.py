@@ -64,6 +64,10 @@ def train(
     ] = None,
     posterior_lr: Annotated[float | None, typer.Option(help="Of Langevin dynamics.  [default: 0.04/images]")] = None,
     prior_std: Annotated[float, typer.Option(help="Of the weights' Gaussian prior, for --posterior.")] = 1.0,
+    adversarial: Annotated[
+        str | None,
+        typer.Option(metavar="fgs:EPS", help="Half of the loss on attacked images; fgs:0.3 moves pixels by 0.3."),
+    ] = None,
     optimizer: o.Optimizer = TrainOptions.optimizer,
     schedule: o.LearningSchedule = TrainOptions.schedule,
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
@@ -109,6 +113,7 @@ def train(
     from snncompress.cli.render import show_run, warn_hollow
     from snncompress.cli.screen import Screen
     from snncompress.models.initial import reinitialize
+    from snncompress.training.adversarial import AdversarialOptions
     from snncompress.training.distillation import DistillOptions
     from snncompress.training.langevin import PosteriorOptions
     from snncompress.training.loop import train as train_run
@@ -132,6 +137,7 @@ def train(
     }  # fmt: skip
     method_options |= {key: value for key, value in flags.items() if value is not None}
     sampling = None if posterior is None else PosteriorOptions.parse(posterior, posterior_lr, prior_std)
+    attacked = None if adversarial is None else AdversarialOptions.parse(adversarial)
     teacher = None if distill is None else open_teacher(distill, trust_source)
     request = Request(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,
@@ -147,7 +153,8 @@ def train(
         run = train_run(
             start, opened.need_data(), training, method=method, method_options=method_options, layers=layers,
             teacher=teacher, distill=DistillOptions(distill_temperature, distill_weight), posterior=sampling,
-            out=out, resume=resume, force=force, device=device, command=o.typed(ctx), progress=screen,
+            adversarial=attacked, out=out, resume=resume, force=force, device=device, command=o.typed(ctx),
+            progress=screen,
         )  # fmt: skip
         warn_hollow(run, screen)
     show_run(run, json)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from snncompress.reporting.attack_charts import attack_charts
 from snncompress.reporting.charts import Bar, BarChart, Chart, Histogram
 from snncompress.reporting.life import life_charts, tradeoff_charts
 from snncompress.reporting.lineage import Lineage
@@ -98,10 +99,11 @@ class Pictures:
     widths: list[Chart] = field(default_factory=list)
     life: list[Chart] = field(default_factory=list)
     spreads: list[Chart] = field(default_factory=list)
+    attacks: list[Chart] = field(default_factory=list)
 
     def all(self) -> list[Chart]:
         """In the order of the page."""
-        return [*self.tradeoff, *self.widths, *self.spreads, *self.life]
+        return [*self.tradeoff, *self.widths, *self.spreads, *self.life, *self.attacks]
 
 
 def tell(
@@ -166,6 +168,7 @@ def draw_up(story: Story) -> Pictures:
         widths=_width_charts(story.row),
         life=list(life_charts(story.lineage, story.row.task)),
         spreads=[_histogram(number, spread) for number, spread in enumerate(story.spreads[:MOST_SPREADS], 1)],
+        attacks=list(attack_charts(story.run.metrics)),
     )
 
 

@@ -23,6 +23,7 @@ from snncompress.noise.branch import Branch, Clock, Mode
 from snncompress.progress import Progress
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
+from snncompress.training.adversarial import AdversarialOptions, Attacker
 from snncompress.training.batchnorm import reestimate
 from snncompress.training.distillation import DistillOptions, Teacher, to_record
 from snncompress.training.feed import (
@@ -57,6 +58,7 @@ def train(
     teacher: Run | None = None,
     distill: DistillOptions | None = None,
     posterior: PosteriorOptions | None = None,
+    adversarial: AdversarialOptions | None = None,
     validation: UserBatches | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -80,6 +82,7 @@ def train(
         teacher: a run whose probabilities are learned from.
         distill: how much, and how softly.
         posterior: samples the weights' posterior after training.
+        adversarial: half of the loss is that of attacked images.
         validation: batches for validation when ``data`` is the user's own iterable.
         out: the folder for the run; nothing is written without it.
         resume: goes on where the run in ``out`` was interrupted.
@@ -111,9 +114,11 @@ def train(
         "layers": None if layers is None else list(layers),
         "distill": to_record(teacher, distill),
         "posterior": None if posterior is None else asdict(posterior),
+        "adversarial": None if adversarial is None else asdict(adversarial),
     }
+    attacker = None if adversarial is None else _attacker(adversarial, run, data, chosen)
     folder = RunFolder(None if out is None else Path(out), command, options.save_every)
-    learner = Learner(model, noise, options, loss, guide, sparse=run.sparse, task=run.task)
+    learner = Learner(model, noise, options, loss, guide, sparse=run.sparse, task=run.task, attacker=attacker)
     started = run.successor(config)
     step, drawn = 0, 0
     with folder:
@@ -137,6 +142,12 @@ def train(
         noise.detach()
     finished = replace(started, model=model.cpu().eval(), metrics=metrics, noise=NoiseRecord.of(noise))
     return folder.finish(finished)
+
+
+def _attacker(options: AdversarialOptions, run: Run, data: Dataset | UserBatches, device: torch.device) -> Attacker:
+    if not isinstance(data, Dataset):
+        raise UsageError("adversarial training must know what pixels are: give a data set of load_data, not batches")
+    return Attacker(options, run.normalization, run.input_shape, device)
 
 
 def _continues(run: Run, method: str, layers: Sequence[str] | None) -> bool:

@@ -22,7 +22,8 @@ HEAVY = {"torch", "torchvision", "numpy", "onnx", "onnxruntime", "safetensors", 
 
 def test_the_commands() -> None:
     assert set(COMMANDS) == {
-        "train", "prune", "watch", "restore", "report", "export", "verify", "evaluate", "curve", "list", "demo",
+        "train", "prune", "watch", "restore", "report", "export", "verify", "evaluate", "attack", "curve", "list",
+        "demo",
     }  # fmt: skip
 
 
@@ -69,6 +70,7 @@ def test_options_that_many_methods_have_are_flags() -> None:
             "--aggregate --alpha --prior --noise --kl-scale --kl-warmup --layers --omega --margin",
         ),
         ("evaluate", "--samples --seed --split"),
+        ("attack", "--attack --eps --targeted --gradient-samples --ensemble-samples --steps --seeds --limit --runs"),
         (
             "prune",
             "--target-flops --target-size --target-memory --target-latency --criterion --allocation --candidates "

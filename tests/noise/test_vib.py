@@ -113,7 +113,7 @@ def test_frozen_noise_keeps_no_penalty() -> None:
 
 @pytest.mark.parametrize("beta", [-1, "nan", "inf"])
 def test_beta_has_a_range(beta: object) -> None:
-    with pytest.raises(UsageError, match="option beta=.* is out of range"):
+    with pytest.raises(UsageError, match=r"option beta=.* is out of range"):
         make_options("vib", {"beta": beta})
 
 
