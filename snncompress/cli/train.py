@@ -80,6 +80,10 @@ def train(
         float,
         typer.Option(help="Of Langevin dynamics: 1 samples the posterior, 0 adds no noise to that of the batches."),
     ] = 1.0,
+    adversarial: Annotated[
+        str | None,
+        typer.Option(metavar="fgs:EPS", help="Half of the loss on attacked images; fgs:0.3 moves pixels by 0.3."),
+    ] = None,
     optimizer: o.Optimizer = TrainOptions.optimizer,
     schedule: o.LearningSchedule = TrainOptions.schedule,
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
@@ -126,6 +130,7 @@ def train(
     from snncompress.cli.render import show_run, warn_hollow, warn_labels
     from snncompress.cli.screen import Screen
     from snncompress.models.initial import reinitialize
+    from snncompress.training.adversarial import AdversarialOptions
     from snncompress.training.distillation import DistillOptions
     from snncompress.training.langevin import PosteriorOptions
     from snncompress.training.loop import train as train_run
@@ -151,6 +156,7 @@ def train(
     sampling = None
     if posterior is not None:
         sampling = PosteriorOptions.parse(posterior, posterior_lr, prior_std, posterior_temperature)
+    attacked = None if adversarial is None else AdversarialOptions.parse(adversarial)
     teacher = None if distill is None else open_teacher(distill, trust_source)
     first = None
     if correction_from is not None:
@@ -172,7 +178,7 @@ def train(
         run = train_run(
             start, opened.need_data(), training, method=method, method_options=method_options, layers=layers,
             teacher=teacher, distill=DistillOptions(distill_temperature, distill_weight), posterior=sampling,
-            correction=None if correction == "none" else correction, correction_from=first,
+            correction=None if correction == "none" else correction, correction_from=first, adversarial=attacked,
             out=out, resume=resume, force=force, device=device, command=o.typed(ctx), progress=screen,
         )  # fmt: skip
         warn_hollow(run, screen)

@@ -128,6 +128,12 @@ class Noise:
             branch.to(device)
         return self
 
+    def freeze(self) -> Noise:
+        """Leaves nothing to learn: samples are drawn, and neither gradients nor penalties are kept."""
+        for branch in self.branches.values():
+            branch.eval().requires_grad_(False)
+        return self
+
     def summary(self) -> dict[str, dict[str, float]]:
         """The state of the noise, layer by layer, for the history."""
         return {name: branch.summary(layer) for name, branch, layer in self.pairs()}

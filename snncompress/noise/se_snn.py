@@ -100,12 +100,20 @@ class SigmaBranch(Branch):
 
     def sigma(self, layer: Layer, x: Tensor) -> Tensor:
         """σ for the input of the layer."""
-        return _sigma(self.raw(layer, x))
+        return sigma_of(self.raw(layer, x))
 
-    def _charge(self, log_sigma: Tensor) -> None:
+    def _charge(self, mean: Tensor, raw: Tensor, log_sigma: Tensor) -> None:
         """Adds the Ω of a forward pass to what the next penalty asks for."""
-        if torch.is_grad_enabled():
-            self._omega.append(F.relu(self.options.margin - log_sigma).mean())
+        if self._learns():
+            self._omega.append(self._cost(mean, raw, log_sigma))
+
+    def _learns(self) -> bool:
+        """Whether somebody will ask for the penalty: not where gradients are for the inputs alone."""
+        return self.training and torch.is_grad_enabled()
+
+    def _cost(self, mean: Tensor, raw: Tensor, log_sigma: Tensor) -> Tensor:
+        """Ω of one forward pass."""
+        return F.relu(self.options.margin - log_sigma).mean()
 
     def _averaged(self, layer: Layer, raw: Tensor) -> list[int]:
         """The axes over which log σ is averaged before it is compared with the margin."""
@@ -160,7 +168,7 @@ class NoiseBranch(SigmaBranch):
         self._noise: Tensor | None = None  # waits for the batch norm that follows
 
     @classmethod
-    def for_options(cls, options: Options) -> type[Branch]:
+    def for_options(cls, options: Any) -> type[Branch]:
         """The branch of the place where the noise enters."""
         return InputBranch if options.place is Place.INPUT else cls
 
@@ -168,7 +176,7 @@ class NoiseBranch(SigmaBranch):
         """Eq. 1."""
         mean, raw = self._mean_and_raw(layer, x)
         sample, log_sigma = perturb(None if self.normed else mean, raw, self._averaged(layer, raw))
-        self._charge(log_sigma)
+        self._charge(mean, raw, log_sigma)
         if not self.normed:
             return sample
         self._noise = sample
@@ -233,7 +241,7 @@ class InputBranch(SigmaBranch):
         """The layer, reading z = x + ε·σ."""
         raw = self.raw(layer, x)
         z, log_sigma = perturb(x, raw, self._averaged(layer, raw))
-        self._charge(log_sigma)
+        self._charge(x, raw, log_sigma)
         return self.mean(layer, z)
 
     def raw(self, layer: Layer, x: Tensor) -> Tensor:
@@ -252,7 +260,7 @@ class _Perturb(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor | None, raw: Tensor, axes: list[int]) -> tuple[Tensor, Tensor]:
-        sigma = _sigma(raw)
+        sigma = sigma_of(raw)
         log_sigma = sigma.log()
         if axes:
             log_sigma = log_sigma.mean(axes, keepdim=True)
@@ -286,5 +294,6 @@ def _sum(values: Tensor) -> Tensor:
     return values.sum(1).cpu().double()  # Apple's devices have no double
 
 
-def _sigma(raw: Tensor) -> Tensor:
+def sigma_of(raw: Tensor) -> Tensor:
+    """σ = softplus(raw), in float32 at least."""
     return F.softplus(precise(raw)).clamp_min_(SIGMA_FLOOR)

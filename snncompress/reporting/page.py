@@ -49,6 +49,7 @@ def render_page(story: Story) -> str:
         _calibration(story, pictures),
         _spreads(story, pictures),
         _life(story, pictures),
+        _attacks(story, pictures),
         _reproduce(story),
         _footer(story),
     ]
@@ -289,6 +290,15 @@ def _life(story: Story, pictures: Pictures) -> str:
         return ""
     stages = " → ".join(stage.name for stage in story.lineage.stages)
     return _section("Training", _note(f"One run after the other: {stages}."), _figures(pictures.life))
+
+
+def _attacks(story: Story, pictures: Pictures) -> str:
+    if not pictures.attacks:
+        return ""
+    words = "Images were changed to mislead the network; `snncompress attack` says how."
+    if story.run.noise_method is not None:
+        words += " Gradients and predictions are averages over samples of its noise."
+    return _section("Under attack", _note(words), _figures(pictures.attacks))
 
 
 def _reproduce(story: Story) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from snncompress.reporting.attack_charts import attack_charts
 from snncompress.reporting.beside import beside_charts
 from snncompress.reporting.calibration import calibration_charts
 from snncompress.reporting.charts import Bar, BarChart, Chart, Histogram
@@ -124,13 +125,15 @@ class Pictures:
     life: list[Chart] = field(default_factory=list)
     spreads: list[Chart] = field(default_factory=list)
     calibration: list[Chart] = field(default_factory=list)
+    attacks: list[Chart] = field(default_factory=list)
     speed: list[Chart] = field(default_factory=list)
     beside: list[Chart] = field(default_factory=list)
 
     def all(self) -> list[Chart]:
         """In the order of the page."""
         return [
-            *self.beside, *self.tradeoff, *self.speed, *self.widths, *self.calibration, *self.spreads, *self.life,
+            *self.beside, *self.tradeoff, *self.speed, *self.widths, *self.calibration, *self.attacks, *self.spreads,
+            *self.life,
         ]  # fmt: skip
 
 
@@ -197,6 +200,7 @@ def draw_up(story: Story) -> Pictures:
         life=list(life_charts(story.lineage, story.row.task)),
         calibration=calibration_charts(story.calibration) if story.calibration else [],
         spreads=[_histogram(number, spread) for number, spread in enumerate(story.spreads[:MOST_SPREADS], 1)],
+        attacks=list(attack_charts(story.run.metrics)),
         speed=_speed_charts(story),
         beside=list(beside_charts(story.models)) if story.others else [],
     )

@@ -34,8 +34,8 @@ HEAVY = {"torch", "torchvision", "numpy", "onnx", "onnxruntime", "safetensors", 
 
 def test_the_commands() -> None:
     assert set(COMMANDS) == {
-        "train", "prune", "watch", "restore", "report", "export", "verify", "evaluate", "calibrate", "curve",
-        "list", "demo", "zoo list", "zoo show", "zoo run", "zoo verify",
+        "train", "prune", "watch", "restore", "report", "export", "verify", "evaluate", "calibrate", "attack",
+        "curve", "list", "demo", "zoo list", "zoo show", "zoo run", "zoo verify",
     }  # fmt: skip
 
 
@@ -84,6 +84,7 @@ def test_options_that_many_methods_have_are_flags() -> None:
         ),
         ("evaluate", "--samples --seed --split --suspects --suspects-by --ood --ood-root"),
         ("calibrate", "--samples --seed --split --use --out"),
+        ("attack", "--attack --eps --targeted --gradient-samples --ensemble-samples --steps --seeds --limit --runs"),
         (
             "prune",
             "--target-flops --target-size --target-memory --target-latency --criterion --allocation --candidates "
