@@ -70,7 +70,7 @@ def plot_examples(
     rows = sorted({round(index * (len(eps) - 1) / max(count - 1, 1)) for index in range(count)})
     figure, (frame,) = figure_of(out, 1)
     frame.remove()
-    figure.set_size_inches(1.05 * images.shape[1] + 0.7, 1.25 * len(rows))
+    figure.set_size_inches(1.05 * images.shape[1] + 0.7, 1.25 * len(rows) + 0.3)
     panes = figure.subplots(len(rows), images.shape[1], squeeze=False)
     for row, index in enumerate(rows):
         for column in range(images.shape[1]):
@@ -84,4 +84,5 @@ def plot_examples(
                 name, fontsize=9, pad=2, color=COLOURS[0 if answer == int(labels[column]) else 1], parse_math=False
             )
         panes[row][0].set_ylabel(f"{eps[index]:g}", rotation=0, ha="right", va="center")
+    figure.suptitle("The network's answers at each strength; wrong ones in orange", fontsize=10, x=0.02, ha="left")
     write_figure(figure, out)

@@ -92,4 +92,5 @@ def _goal(victim: Victim, log_p: Tensor, aims: Tensor, targeted: bool) -> tuple[
 
 def lengths(changes: Tensor) -> Tensor:
     """The Euclidean length of each change, (B,)."""
-    return torch.linalg.vector_norm(changes.flatten(1), dim=1)
+    norms: Tensor = torch.linalg.vector_norm(changes.flatten(1), dim=1)
+    return norms
