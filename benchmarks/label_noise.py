@@ -29,7 +29,7 @@ from snncompress import evaluate, load, load_data
 from snncompress.data.batches import Batches
 
 SHARES = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
-SEEDS = (0, 1, 2)
+SEEDS = 3
 EPOCHS = 10
 PLAIN = ["--method", "none"]
 NOISY = ["--method", "se-snn", "--aggregate", "sample", "--layers", "hidden"]
@@ -78,7 +78,7 @@ def train_rows(out: Path, data_root: str, seeds: list[int]) -> None:
                 ensure_run(out / f"{row}-{share}-{seed}", words)
 
 
-def accuracies(out: Path, data_root: str) -> dict[str, dict[float, list[float]]]:
+def accuracies(out: Path, data_root: str, seeds: list[int]) -> dict[str, dict[float, list[float]]]:
     """Test accuracies by row and share, one a seed; what ``snncompress evaluate`` prints, with the images read once."""
     images = load_data("mnist", root=data_root).test
     assert images is not None
@@ -88,7 +88,7 @@ def accuracies(out: Path, data_root: str) -> dict[str, dict[float, list[float]]]
         return 100 - evaluate(run.model, Batches(images, 250, run.normalization, device=torch.device("cpu"))).error
 
     return {
-        row: {share: [accuracy(out / f"{row}-{share}-{seed}") for seed in SEEDS] for share in SHARES} for row in ROWS
+        row: {share: [accuracy(out / f"{row}-{share}-{seed}") for seed in seeds] for share in SHARES} for row in ROWS
     }
 
 
@@ -140,15 +140,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/label-noise"))
     parser.add_argument("--picture", type=Path, help="default: label_noise.png in --out")
     parser.add_argument("--tune", action="store_true", help="train the candidates, print no table")
-    parser.add_argument("--only-seed", type=int, choices=SEEDS, help="train the rows of this seed, print no table")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many: 0, 1, 2, ...")
+    parser.add_argument("--only-seed", type=int, help="train the rows of this seed, print no table")
     arguments = parser.parse_args()
     if arguments.tune:
         tune(arguments.out, arguments.data_root)
         return
-    train_rows(arguments.out, arguments.data_root, SEEDS if arguments.only_seed is None else [arguments.only_seed])
+    seeds = list(range(arguments.seeds))
+    train_rows(arguments.out, arguments.data_root, seeds if arguments.only_seed is None else [arguments.only_seed])
     if arguments.only_seed is not None:
         return
-    results = accuracies(arguments.out, arguments.data_root)
+    results = accuracies(arguments.out, arguments.data_root, seeds)
     (arguments.out / "table.json").write_text(json.dumps(results, indent=2))
     draw(results, arguments.picture or arguments.out / "label_noise.png")
     print(table(results))
