@@ -11,6 +11,7 @@ import pytest
 import torch
 from crashing import CrashError, crash_at
 
+from benchmarks import tables
 from snncompress.cli import run as run_command
 from snncompress.cli.steps import call as call_step
 from snncompress.errors import RunError
@@ -156,3 +157,13 @@ def test_bad_input(refused: Any) -> None:
     assert "see `snncompress zoo --help`" in refused("zoo", "rum", code=2)
     Path("taken").write_text("")
     assert "taken exists; choose another --out" in refused("zoo", "run", "tiny", "--out", "taken", code=2)
+
+
+@pytest.mark.usefixtures("zoo")
+def test_a_table_is_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = tables.make(find_zoo("tiny"), str(tmp_path), tmp_path / "out")
+    assert line.state == "made"
+    assert "step 2 of 2" in capsys.readouterr().out
+    run = load(tmp_path / "out" / "tiny" / "noisy")
+    assert run.config["seed"] == 0
+    assert line.values["error"] == measure(run, load_own_data(run, None)).error
