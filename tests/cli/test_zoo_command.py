@@ -140,7 +140,7 @@ def test_zoo_names_are_sources(zoo: Path, call: Any) -> None:
     assert call("evaluate", "zoo:tiny").startswith("tiny: error ")
     (row,) = json.loads(call("report", "zoo:tiny", "--json"))
     assert row["name"] == "tiny"
-    call("export", "zoo:tiny", "--out", "tiny.onnx")
+    call("export", "zoo:tiny", "--format", "state-dict", "--out", "tiny.safetensors")
     call("train", "zoo:tiny", "--method", "none", "--epochs", "0", "--distill", "zoo:tiny", "--out", "next")
     assert json.loads(Path("next/run.json").read_text())["parent"] == str((zoo / "tiny").resolve())
     assert {file: file.read_bytes() for file in (zoo / "tiny").iterdir()} == files  # nobody wrote there
