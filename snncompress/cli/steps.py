@@ -11,6 +11,8 @@ from typing import Any
 
 from snncompress.errors import SnncompressError
 
+INTERRUPTED = 130  # what Typer makes of a Ctrl-C
+
 
 def call(command: Sequence[str], *, quiet: bool, json: bool) -> Any:
     """Runs a command and shows it; with ``json`` nothing is shown, and what it prints as JSON is returned."""
@@ -23,5 +25,8 @@ def call(command: Sequence[str], *, quiet: bool, json: bool) -> Any:
     with redirect_stdout(printed) if json else nullcontext():
         code = app(args=words, obj=words, prog_name="snncompress", standalone_mode=False)
     if code:
-        raise SnncompressError(f"stopped at: snncompress {shlex.join(command)}")
+        how = "interrupted" if code == INTERRUPTED else "stopped"
+        failure = SnncompressError(f"{how} at: snncompress {shlex.join(command)}")
+        failure.exit_code = code
+        raise failure
     return json_module.loads(printed.getvalue()) if json else None

@@ -14,7 +14,9 @@ from snncompress.errors import SnncompressError
 from snncompress.zoo.entries import PREFIX, ZooEntry, default_out, find_zoo, list_zoo
 
 if TYPE_CHECKING:
+    from snncompress.checks import Check
     from snncompress.zoo.recipe import Figures
+    from snncompress.zoo.running import Followed
 
 zoo = typer.Typer(
     help="Recipes that lead to a result, and the result where it is small: zoo:NAME is a SOURCE of every command.",
@@ -142,43 +144,55 @@ def run(
       snncompress zoo run lenet5-mnist --data-root data --seed 1 --resume
     """
     from snncompress.cli.render import print_json, show_checks
-    from snncompress.cli.screen import Screen
-    from snncompress.cli.steps import call
-    from snncompress.run_files import load
-    from snncompress.zoo.measuring import compare, load_own_data, measure
     from snncompress.zoo.running import Followed
 
     entry = find_zoo(name)
-    recipe, figures = entry.recipe, entry.recipe.figures
     out = out or default_out(entry.name, seed)
     files = {key: str(value) for key, value in o.pairs(file, "--file").items()}
-    values = recipe.values(entry.name, out, data_place(data_root), seed, files)
-    followed = Followed(out, entry.name, recipe, seed, files)
+    values = entry.recipe.values(entry.name, out, data_place(data_root), seed, files)
+    followed = Followed(out, entry.name, entry.recipe, seed, files)
     followed.begin(resume)
-    results = []
-    for number, step in enumerate(recipe.steps):
+    results = _follow(followed, values, device, quiet, json)
+    made = out / entry.recipe.result
+    checks = _compare(entry, made, data_root, device, quiet, json)
+    if json:
+        compared = [check.to_json() for check in checks]
+        print_json({"name": entry.name, "seed": seed, "run": str(made), "steps": results, "checks": compared})
+        return
+    print(f"\n{made} is what the recipe leads to")
+    if checks:
+        show_checks(checks)
+
+
+def _follow(followed: Followed, values: dict[str, str], device: str, quiet: bool, json: bool) -> list[Any]:
+    """Runs the steps that are not done yet; returns what they print as JSON."""
+    from snncompress.cli.steps import call
+
+    results, steps = [], followed.recipe.steps
+    for number, step in enumerate(steps):
         words = followed.words(number, values)
         if words is not None:
             if not json:
-                print(f"\nstep {number + 1} of {len(recipe.steps)}: {step.about}", end="")
+                print(f"\nstep {number + 1} of {len(steps)}: {step.about}", end="")
             results.append(call([*words, *_device(words, device)], quiet=quiet, json=json))
         followed.end(number)
-    made = load(out / recipe.result)
-    checks, measured = [], None
-    if figures is not None:
-        with Screen(quiet, json) as screen:
-            data = load_own_data(made, data_root, device=device)
-            measured = measure(made, data, figures.split, figures.samples, device, screen)
-        checks = compare(figures, measured, data, stored=False)
-    if json:
-        print_json(
-            {"name": entry.name, "seed": seed, "run": str(made.path), "steps": results,
-             "checks": [check.to_json() for check in checks]}
-        )  # fmt: skip
-        return
-    print(f"\n{made.path} is what the recipe leads to")
-    if checks:
-        show_checks(checks)
+    return results
+
+
+def _compare(entry: ZooEntry, made: Path, data_root: Path | None, device: str, quiet: bool, json: bool) -> list[Check]:
+    """A new result beside the recipe's figures; nothing where it has none."""
+    from snncompress.cli.screen import Screen
+    from snncompress.run_files import load
+    from snncompress.zoo.measuring import compare, load_own_data, measure
+
+    figures = entry.recipe.figures
+    if figures is None:
+        return []
+    run = load(made)
+    data = load_own_data(run, data_root, device=device)
+    with Screen(quiet, json) as screen:
+        measured = measure(run, data, figures.split, figures.samples, device, screen)
+    return compare(figures, measured, data, stored=False)
 
 
 def _device(words: list[str], device: str) -> list[str]:

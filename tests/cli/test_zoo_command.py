@@ -11,6 +11,7 @@ import pytest
 import torch
 from crashing import CrashError, crash_at
 
+from benchmarks import tables
 from snncompress.cli import run as run_command
 from snncompress.cli.steps import call as call_step
 from snncompress.errors import RunError
@@ -139,7 +140,7 @@ def test_zoo_names_are_sources(zoo: Path, call: Any) -> None:
     assert call("evaluate", "zoo:tiny").startswith("tiny: error ")
     (row,) = json.loads(call("report", "zoo:tiny", "--json"))
     assert row["name"] == "tiny"
-    call("export", "zoo:tiny", "--out", "tiny.onnx")
+    call("export", "zoo:tiny", "--format", "state-dict", "--out", "tiny.safetensors")
     call("train", "zoo:tiny", "--method", "none", "--epochs", "0", "--distill", "zoo:tiny", "--out", "next")
     assert json.loads(Path("next/run.json").read_text())["parent"] == str((zoo / "tiny").resolve())
     assert {file: file.read_bytes() for file in (zoo / "tiny").iterdir()} == files  # nobody wrote there
@@ -156,3 +157,13 @@ def test_bad_input(refused: Any) -> None:
     assert "see `snncompress zoo --help`" in refused("zoo", "rum", code=2)
     Path("taken").write_text("")
     assert "taken exists; choose another --out" in refused("zoo", "run", "tiny", "--out", "taken", code=2)
+
+
+@pytest.mark.usefixtures("zoo")
+def test_a_table_is_made_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = tables.make(find_zoo("tiny"), str(tmp_path), tmp_path / "out")
+    assert line.state == "made"
+    assert "step 2 of 2" in capsys.readouterr().out
+    run = load(tmp_path / "out" / "tiny" / "noisy")
+    assert run.config["seed"] == 0
+    assert line.values["error"] == measure(run, load_own_data(run, None)).error

@@ -126,3 +126,10 @@ def test_the_zoo_is_installed_with_the_package(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert Path(json.loads(shown.stdout)) == zoo
+
+
+def test_the_second_data_set_is_not_tuned() -> None:
+    first, second = (find_zoo(name).recipe for name in ("lenet5-mnist", "lenet5-fashion-mnist"))
+    assert [step.words for step in second.steps] == [
+        tuple("fashion-mnist" if word == "mnist" else word for word in step.words) for step in first.steps
+    ]
