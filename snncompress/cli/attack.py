@@ -155,9 +155,10 @@ def _store(opened: Opened, record: dict[str, object]) -> None:
 
     if opened.run.path is not None and opened.own:
         known = dict(opened.run.metrics.get("attacks", {}))
-        kind = "-targeted" if record["targeted"] else ""
+        kinds = [record["attack"], "targeted" if record["targeted"] else "", record["gradient"], record["split"]]
+        key = "-".join(str(kind) for kind in kinds if kind not in ("", "expected"))
         with suppress(RunError):  # it is only a note: a run that others own may be attacked, too
-            store_metrics(opened.run, {"attacks": {**known, f"{record['attack']}{kind}-{record['split']}": record}})
+            store_metrics(opened.run, {"attacks": {**known, key: record}})
 
 
 def _keep(out: Path, result: Attacked, record: dict[str, object], run: Run) -> None:

@@ -51,6 +51,7 @@ def attack_chart(records: Mapping[str, Record], key: str) -> LineChart:
 
 def _words(record: Record) -> str:
     kind = ", targeted" if record["targeted"] else ""
+    kind += "" if record["gradient"] == "expected" else f", {record['gradient']} gradient"
     return f"{NAMES.get(record['attack'], record['attack'])}{kind} ({record['images']:,} {record['split']} images)"
 
 
