@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from snncompress.data.holdout import Holdout
 from snncompress.data.task import Task
 from snncompress.errors import DataError, UsageError
+from snncompress.zoo.entries import find_zoo, is_zoo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,7 +95,7 @@ def open_run(request: Request, *, with_data: bool = True) -> Opened:
         run = load(
             request.source, checkpoint=request.checkpoint, normalize=request.normalize, trust=request.trust_source
         )
-        own = is_own(run, request)
+        own = is_own(run, request) and not is_zoo(request.source)  # the zoo is not written to
         data = _load(request, run.data) if with_data and (request.data or run.data) else None
         if data is not None:
             run = replace(run, data=_settings(request, run.data))
@@ -116,7 +117,9 @@ def open_run(request: Request, *, with_data: bool = True) -> Opened:
 
 
 def is_run(source: str) -> bool:
-    """Whether a source is a run directory."""
+    """Whether a source is a run directory, or a run of the zoo; one that is not stored there is refused."""
+    if is_zoo(source):
+        return bool(find_zoo(source).need_weights())
     return (Path(source) / "run.json").is_file()
 
 

@@ -91,8 +91,8 @@ Source = Annotated[
     typer.Argument(
         metavar="SOURCE",
         show_default=False,
-        help="A run directory; or a model: lenet5 (see snncompress list models), torchvision:resnet18, "
-        "path/to/my_net.py:build.",
+        help="A run directory; zoo:NAME (see snncompress zoo list); or a model: lenet5 (see snncompress list "
+        "models), torchvision:resnet18, path/to/my_net.py:build.",
     ),
 ]
 Checkpoint = Annotated[

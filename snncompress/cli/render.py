@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from snncompress.checks import Check
     from snncompress.cli.screen import Screen
     from snncompress.data.dataset import Dataset
     from snncompress.data.task import Task
@@ -15,10 +16,19 @@ if TYPE_CHECKING:
     from snncompress.pruning.sparsify import WeightPreview
     from snncompress.run import Run
 
+VERDICTS = {True: "PASS", False: "FAIL", None: "    "}
+
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
     print(json_module.dumps(value, indent=2, ensure_ascii=False))
+
+
+def show_checks(checks: Sequence[Check]) -> None:
+    """A line a check, with its verdict."""
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        print(f"{VERDICTS[check.passed]} {check.name:{width}}  {check.detail}")
 
 
 def show_run(run: Run, json: bool) -> None:

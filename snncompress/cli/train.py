@@ -49,7 +49,8 @@ def train(
     layers: Annotated[
         list[str] | None,
         typer.Option(
-            help="Layers to make stochastic: names, globs, all, hidden, inner, last-hidden, first-linear; repeatable."
+            help="Layers to make stochastic: names, globs, all, hidden, inner, last-hidden, first-linear, classifier; "
+            "repeatable."
         ),
     ] = None,
     distill: Annotated[
@@ -75,6 +76,14 @@ def train(
     ] = None,
     posterior_lr: Annotated[float | None, typer.Option(help="Of Langevin dynamics.  [default: 0.04/images]")] = None,
     prior_std: Annotated[float, typer.Option(help="Of the weights' Gaussian prior, for --posterior.")] = 1.0,
+    posterior_temperature: Annotated[
+        float,
+        typer.Option(help="Of Langevin dynamics: 1 samples the posterior, 0 adds no noise to that of the batches."),
+    ] = 1.0,
+    adversarial: Annotated[
+        str | None,
+        typer.Option(metavar="fgs:EPS", help="Half of the loss on attacked images; fgs:0.3 moves pixels by 0.3."),
+    ] = None,
     optimizer: o.Optimizer = TrainOptions.optimizer,
     schedule: o.LearningSchedule = TrainOptions.schedule,
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
@@ -121,6 +130,7 @@ def train(
     from snncompress.cli.render import show_run, warn_hollow, warn_labels
     from snncompress.cli.screen import Screen
     from snncompress.models.initial import reinitialize
+    from snncompress.training.adversarial import AdversarialOptions
     from snncompress.training.distillation import DistillOptions
     from snncompress.training.langevin import PosteriorOptions
     from snncompress.training.loop import train as train_run
@@ -143,7 +153,10 @@ def train(
         "kl_scale": kl_scale, "kl_warmup": kl_warmup,
     }  # fmt: skip
     method_options |= {key: value for key, value in flags.items() if value is not None}
-    sampling = None if posterior is None else PosteriorOptions.parse(posterior, posterior_lr, prior_std)
+    sampling = None
+    if posterior is not None:
+        sampling = PosteriorOptions.parse(posterior, posterior_lr, prior_std, posterior_temperature)
+    attacked = None if adversarial is None else AdversarialOptions.parse(adversarial)
     teacher = None if distill is None else open_teacher(distill, trust_source)
     first = None
     if correction_from is not None:
@@ -165,7 +178,7 @@ def train(
         run = train_run(
             start, opened.need_data(), training, method=method, method_options=method_options, layers=layers,
             teacher=teacher, distill=DistillOptions(distill_temperature, distill_weight), posterior=sampling,
-            correction=None if correction == "none" else correction, correction_from=first,
+            correction=None if correction == "none" else correction, correction_from=first, adversarial=attacked,
             out=out, resume=resume, force=force, device=device, command=o.typed(ctx), progress=screen,
         )  # fmt: skip
         warn_hollow(run, screen)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -13,11 +12,10 @@ from snncompress import registry
 from snncompress.data.dataset import Dataset, Images, Normalization, split
 from snncompress.data.holdout import Holdout
 from snncompress.data.labels import LabelNoise, corrupt
+from snncompress.data.place import data_place
 from snncompress.data.request import DataRequest, Parts
 from snncompress.errors import DataError, UsageError, unknown_name
 
-ROOT_VARIABLE = "SNNCOMPRESS_DATA"
-DEFAULT_ROOT = "data"
 CPU = torch.device("cpu")
 
 
@@ -67,7 +65,7 @@ def load_data(
     request = DataRequest(
         name=source,
         path=path,
-        root=Path(root or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT).expanduser(),
+        root=data_place(root),
         download=download,
         device=device,
         image_size=image_size,

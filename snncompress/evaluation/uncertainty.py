@@ -138,9 +138,9 @@ def _watched(noise: Noise | None, count: int) -> Iterator[list[Tensor]]:
     for _, branch, layer in () if noise is None else noise.pairs():
 
         def look(layer: nn.Module, args: tuple[Tensor, ...], branch: nn.Module = branch) -> None:
-            log_sigma = branch.log_deviation(layer, args[0])  # type: ignore[operator]
-            if log_sigma is not None:  # positions are the sample's own
-                found.append(log_sigma.reshape(count, math.prod(log_sigma.shape) // count).mean(1))
+            sigma = branch.sigma(layer, args[0])  # type: ignore[operator]
+            if sigma is not None:  # positions are the sample's own
+                found.append(sigma.log().reshape(count, math.prod(sigma.shape) // count).mean(1))
 
         handles.append(layer.register_forward_pre_hook(look))
     try:

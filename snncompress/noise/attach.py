@@ -128,6 +128,12 @@ class Noise:
             branch.to(device)
         return self
 
+    def freeze(self) -> Noise:
+        """Leaves nothing to learn: samples are drawn, and neither gradients nor penalties are kept."""
+        for branch in self.branches.values():
+            branch.eval().requires_grad_(False)
+        return self
+
     def summary(self) -> dict[str, dict[str, float]]:
         """The state of the noise, layer by layer, for the history."""
         return {name: branch.summary(layer) for name, branch, layer in self.pairs()}
@@ -205,8 +211,8 @@ def attach(
             absent.
         graph: the model's channel graph, if it is known already.
     """
-    branch_type = registry.load("methods", method).NoiseBranch
     chosen_options = make_options(method, options or {})
+    branch_type = registry.load("methods", method).NoiseBranch.for_options(chosen_options)
     graph = graph or trace_channels(model, input_shape)
     chosen = choose_layers(model, graph, layers or [branch_type.reach], hidden_only=branch_type.reach is Reach.HIDDEN)
     modules = dict(model.named_modules())
@@ -247,6 +253,7 @@ def choose_layers(model: nn.Module, graph: ChannelGraph, patterns: Sequence[str]
         Reach.HIDDEN: hidden,
         Reach.INNER: [name for name in known if name != first],
         Reach.LAST_HIDDEN: hidden[-1:],
+        Reach.CLASSIFIER: [name for name in known if name in graph.classifiers],
         Reach.FIRST_LINEAR: ([name for name in linear if name != first] or linear or hidden[-1:])[:1],
     }
     chosen: set[str] = set()

@@ -23,6 +23,7 @@ from snncompress.noise.branch import Branch, Clock, Mode
 from snncompress.progress import Progress
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
+from snncompress.training.adversarial import AdversarialOptions, Attacker
 from snncompress.training.batchnorm import reestimate
 from snncompress.training.correcting import check_combination, correct
 from snncompress.training.distillation import DistillOptions, Teacher, to_record
@@ -60,6 +61,7 @@ def train(
     posterior: PosteriorOptions | None = None,
     correction: str | None = None,
     correction_from: Run | None = None,
+    adversarial: AdversarialOptions | None = None,
     validation: UserBatches | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -85,6 +87,7 @@ def train(
         posterior: samples the weights' posterior after training.
         correction: a loss for labels that may be wrong, of ``snncompress list corrections``, such as ``forward``.
         correction_from: a run on the same labels without correction, for a correction that learns from one.
+        adversarial: half of the loss is that of attacked images.
         validation: batches for validation when ``data`` is the user's own iterable.
         out: the folder for the run; nothing is written without it.
         resume: goes on where the run in ``out`` was interrupted.
@@ -122,9 +125,11 @@ def train(
         "distill": to_record(teacher, distill),
         "posterior": None if posterior is None else asdict(posterior),
         "correction": None if corrected is None else corrected.record,
+        "adversarial": None if adversarial is None else asdict(adversarial),
     }
+    attacker = None if adversarial is None else _attacker(adversarial, run, data, chosen)
     folder = RunFolder(None if out is None else Path(out), command, options.save_every)
-    learner = Learner(model, noise, options, loss, guide, sparse=run.sparse, task=run.task)
+    learner = Learner(model, noise, options, loss, guide, sparse=run.sparse, task=run.task, attacker=attacker)
     started = run.successor(config)
     step, drawn = 0, 0
     with folder:
@@ -150,6 +155,12 @@ def train(
         noise.detach()
     finished = replace(started, model=model.cpu().eval(), metrics=metrics, noise=NoiseRecord.of(noise))
     return folder.finish(finished)
+
+
+def _attacker(options: AdversarialOptions, run: Run, data: Dataset | UserBatches, device: torch.device) -> Attacker:
+    if not isinstance(data, Dataset):
+        raise UsageError("adversarial training must know what pixels are: give a data set of load_data, not batches")
+    return Attacker(options, run.normalization, run.input_shape, device)
 
 
 def _continues(run: Run, method: str, layers: Sequence[str] | None) -> bool:
