@@ -93,25 +93,27 @@ def accuracies(out: Path, data_root: str, seeds: list[int]) -> dict[str, dict[fl
 
 
 def draw(results: dict[str, dict[float, list[float]]], picture: Path) -> None:
-    """Test accuracy against the share of wrong labels, with the spread over the seeds."""
+    """Test accuracy against the share of wrong labels, with the spread over the seeds: up to 40%, and all."""
     from snncompress.reporting.charts import COLOURS
     from snncompress.reporting.tradeoff import figure_of, write_figure
 
-    figure, (axes,) = figure_of(picture, 1)
-    for (row, found), colour, mark in zip(results.items(), COLOURS, "os^vDP", strict=False):
-        shares = [100 * share for share in found]
-        means = [statistics.mean(values) for values in found.values()]
-        spreads = [statistics.stdev(values) for values in found.values()]
-        style = "-" if row.startswith("se-snn") else "--"
-        axes.errorbar(
-            shares, means, spreads, color=colour, marker=mark, markersize=5, linewidth=1.5, linestyle=style,
-            capsize=2, label=NAMES[row],
-        )  # fmt: skip
-    axes.set(xlabel="Wrong labels (%)", ylabel="Test accuracy (%)")
-    axes.set_title("MNIST, patterned label noise", loc="left")
-    axes.grid(True, color="#dddddd", linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower left")
+    figure, panes = figure_of(picture, 2)
+    for axes, last in zip(panes, (0.4, 0.5), strict=True):
+        for place, (row, colour, mark) in enumerate(zip(results, COLOURS, "os^vDP", strict=False)):
+            found = {share: values for share, values in results[row].items() if share <= last}
+            axes.errorbar(
+                [100 * share + 0.5 * (place - 2.5) for share in found],  # side by side: they would hide each other
+                [statistics.mean(values) for values in found.values()],
+                [statistics.stdev(values) for values in found.values()],
+                color=colour, marker=mark, markersize=5, linewidth=1.5, capsize=2, label=NAMES[row],
+                linestyle="-" if row.startswith("se-snn") else "--",
+            )  # fmt: skip
+        axes.set(xlabel="Wrong labels (%)", ylabel="Test accuracy (%)")
+        axes.grid(True, color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    panes[0].set_title("MNIST, patterned label noise, up to 40%", loc="left")
+    panes[1].set_title("At 50%, two classes are equally likely", loc="left")
+    panes[0].legend(frameon=False, loc="lower left")
     write_figure(figure, picture)
 
 
