@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from snncompress import __version__
+from snncompress.cli.attack import attack
+from snncompress.cli.calibrate import calibrate
 from snncompress.cli.curve import curve
 from snncompress.cli.demo import demo
 from snncompress.cli.evaluate import evaluate
@@ -36,6 +38,8 @@ for command, name in (
     (export, "export"),
     (verify, "verify"),
     (evaluate, "evaluate"),
+    (attack, "attack"),
+    (calibrate, "calibrate"),
     (curve, "curve"),
     (list_, "list"),
     (demo, "demo"),

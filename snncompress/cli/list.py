@@ -15,6 +15,7 @@ Kind = StrEnum("Kind", {kind.upper(): kind for kind in registry.KINDS})  # type:
 MORE = {
     "models": "Also: torchvision:NAME (any classifier there), path/to/my_net.py:function, zoo:NAME (see zoo list).",
     "methods": "Also: none (plain training).",
+    "corrections": "Also: none (cross-entropy).",
 }
 
 

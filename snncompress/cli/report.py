@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,9 @@ def report(
     sources: Annotated[
         list[str], typer.Argument(metavar="SOURCE...", show_default=False, help="Runs, or models as in train.")
     ],
-    layers: Annotated[bool, typer.Option("--layers", help="What each layer costs, too.")] = False,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="What each layer costs, too; with --latency its share of the time.")
+    ] = False,
     compare: Annotated[
         bool,
         typer.Option("--compare", help="Sort the runs by FLOPs, and mark those that no other beats."),
@@ -66,7 +69,7 @@ def report(
       snncompress report runs/small --html small.html
       snncompress report runs/small --png pictures
       snncompress report runs/* --compare
-      snncompress report runs/small --latency
+      snncompress report runs/small --latency --layers --html small.html
       snncompress report lenet5 --json
     """
     from snncompress.cli.opening import Request
@@ -95,9 +98,11 @@ def report(
             rows += added
             data_sets.add(opened.run.data.get("name"))
             if race is not None:
-                race.enter(opened.run, [row.name for row in added], trust_source)
+                race.enter(opened.run, added, trust_source)
         if race is not None:
-            race.measure(screen)
+            rows = race.measure(screen)
+            last = race.store()
+            opened = replace(opened, run=last)
         if compare and len(data_sets) > 1:
             names = ", ".join(sorted(name or "no data" for name in data_sets))
             screen.message(f"the errors are of different data ({names}) and do not compare")
@@ -113,11 +118,12 @@ def report(
         fronts = find_fronts(rows)
     if chosen is Format.JSON:
         records = rows_json(rows, fronts)
-        print_json(records if race is None else race.add_to(records))
-    elif race is not None and chosen is Format.CSV:
+        print_json(records if race is None else race.add_to(records, rows))
+    elif race is not None and chosen is Format.CSV and not layers:
         print(race.render(chosen))
     else:
-        print(render(rows, chosen, layers, fronts) + (f"\n\n{race.render(chosen)}" if race is not None else ""))
+        speeds = race is not None and chosen is not Format.CSV
+        print(render(rows, chosen, layers, fronts) + (f"\n\n{race.render(chosen)}" if race and speeds else ""))
         if last is not None and chosen is Format.TEXT and not compare:
             _show_essentials(last, rows)
 
@@ -168,9 +174,10 @@ def _original(run: Run) -> Row:
 def _show_essentials(run: Run, rows: list[Row]) -> None:
     """Bars for what is left, if anything is gone."""
     from snncompress.reporting.essentials import render_essentials
-    from snncompress.reporting.story import tell
+    from snncompress.reporting.lineage import read_lineage
+    from snncompress.reporting.story import NOWHERE, tell
 
-    story = tell(run, rows, _original(run))
+    story = tell(run, rows, _original(run), NOWHERE if run.path is None else read_lineage(run.path))
     if story.compressed:
         print(f"\n{render_essentials(story)}")
 

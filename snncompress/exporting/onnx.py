@@ -14,6 +14,7 @@ from snncompress import __version__
 from snncompress.data.dataset import Images
 from snncompress.errors import ExportError, UsageError
 from snncompress.exporting.onnx_file import Precision, opset_of
+from snncompress.exporting.operators import name_operators
 from snncompress.exporting.precision import Reduction, calibration_batches, measure_reduction, reduce_precision
 from snncompress.exporting.runtime import FIXED_BATCH, first_cause, open_session, run_session
 from snncompress.exporting.subject import ExportResult, prepare, silence
@@ -21,6 +22,8 @@ from snncompress.files import write_bytes
 from snncompress.run import Run
 
 OPSETS = range(18, 26)  # below, torch's exporter has no operators; above, it has no converter
+# Bins of reliability diagrams, a temperature that is told by itself where it is in the file, and speed elsewhere.
+NOT_OF_THE_FILE = ("calibration", "baked", "latency")
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,7 @@ def to_onnx(model: nn.Module, inputs: Tensor, opset: int | None, output_name: st
     made = opset_of(proto)
     if opset not in (None, made):
         raise ExportError(f"this model cannot be converted to opset {opset}, only to {made}; use --opset {made}")
+    name_operators(proto)
     for part in (proto, proto.graph, *proto.graph.node, *proto.graph.input, *proto.graph.output):
         del part.metadata_props[:]  # the exporter's notes to its developers, source paths among them
     return proto
@@ -170,7 +174,8 @@ def describe(proto: Any, run: Run, with_normalization: bool) -> None:
         "classes": json.dumps(list(run.classes), ensure_ascii=False),
         "input_size": json.dumps(list(run.input_shape)),
         "normalization": json.dumps(normalization),
-        "metrics": json.dumps(dict(run.metrics)),
+        "metrics": json.dumps({name: value for name, value in run.metrics.items() if name not in NOT_OF_THE_FILE}),
+        "calibration": json.dumps(run.metrics.get("baked")),
         "snncompress_version": __version__,
     }
     del proto.metadata_props[:]

@@ -150,9 +150,8 @@ def measure_reduction(data: bytes, plain: bytes, run: Run, images: Images | None
     """
     one = torch.rand(1, *run.input_shape, generator=torch.Generator().manual_seed(0))
     small, large = (open_session(content, threads=1) for content in (data, plain))
-    times = time_in_turn(
-        {"small": lambda: run_session(small, one), "large": lambda: run_session(large, one)}, budget_seconds=2
-    )
+    calls = {"small": lambda: run_session(small, one), "large": lambda: run_session(large, one)}
+    times = time_in_turn(calls, budget_seconds=2, one_thread=True)
     errors: dict[str, float] = {}
     if images is not None:
 

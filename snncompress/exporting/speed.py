@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import copy
 import gzip
-import json
-import tempfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from snncompress.errors import SnncompressError, UsageError
 from snncompress.exporting.onnx import to_onnx
-from snncompress.exporting.runtime import open_session, run_session
+from snncompress.exporting.profiling import Profile, profile_model
+from snncompress.exporting.runtime import open_session
 from snncompress.measure.cost import measure_cost
 from snncompress.measure.peak import measure_peak_bytes
 from snncompress.measure.timing import Timing, time_in_turn, torch_threads
@@ -27,7 +23,6 @@ from snncompress.run import Run
 
 RUNTIMES = ("onnxruntime", "torch")
 LOADS = 15  # how often a file is loaded
-PROFILED_RUNS = 5
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,7 @@ class Speed:
         file_bytes: Of that file.
         gzip_bytes: Of the same, compressed.
         peak_bytes: Tensors alive at once in a forward pass, by batch (``measure/peak.py``).
-        operators: The share of each kind of ONNX operator in the time of the largest batch, the largest first.
+        profile: Where the time of the largest batch goes.
     """
 
     name: str
@@ -69,7 +64,7 @@ class Speed:
     file_bytes: int
     gzip_bytes: int
     peak_bytes: dict[int, int]
-    operators: dict[str, float]
+    profile: Profile
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,8 @@ def measure_speed(
     with torch_threads(threads), torch.no_grad():
         for batch in batches:
             for runtime in RUNTIMES:
-                found[runtime, batch] = time_in_turn({i: e.call(runtime, batch) for i, e in enumerate(entries)})
+                calls = {i: e.call(runtime, batch) for i, e in enumerate(entries)}
+                found[runtime, batch] = time_in_turn(calls, one_thread=threads == 1)
                 progress.advance()
         loads = time_in_turn({i: e.load for i, e in enumerate(entries)}, rounds=LOADS)
         progress.advance()
@@ -146,7 +142,7 @@ def measure_speed(
             file_bytes=len(entry.data),
             gzip_bytes=len(gzip.compress(entry.data)),
             peak_bytes={b: measure_peak_bytes(entry.model, entry.contender.input_shape, b) for b in batches},
-            operators=_operators(entry, max(batches)),
+            profile=entry.profile(max(batches)),
         )
         for index, entry in enumerate(entries)
     ]
@@ -176,17 +172,9 @@ class _Entry:
     def load(self) -> object:
         return open_session(self.data, self.threads)
 
-
-def _operators(entry: _Entry, batch: int) -> dict[str, float]:
-    """Where the time goes, by onnxruntime's own account."""
-    with tempfile.TemporaryDirectory() as folder:
-        session = open_session(entry.data, entry.threads, profile=Path(folder) / "profile")
-        for _ in range(PROFILED_RUNS):
-            run_session(session, entry.images(batch))
-        events: list[dict[str, Any]] = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    times: Counter[str] = Counter()
-    for event in events:
-        if event.get("cat") == "Node" and str(event.get("name", "")).endswith("_kernel_time"):
-            times[event["args"]["op_name"]] += event["dur"]
-    total = sum(times.values()) or 1
-    return {name: time / total for name, time in times.most_common()}
+    def profile(self, batch: int) -> Profile:
+        model = self.contender.model
+        own = type(model).__name__  # what a report calls the model's own forward
+        names = [layer.name for layer in measure_cost(model, self.contender.input_shape).layers]
+        layers = {"" if name == own else name: name for name in names}
+        return profile_model(self.data, self.images(batch), self.threads, layers)

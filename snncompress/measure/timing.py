@@ -1,16 +1,20 @@
 """How long calls take, measured in turn, so that their ratios hold on a machine that others use too.
 
 One round runs a block of each call. What slows the machine down for a while slows all blocks of a round down alike, so
-ratios are taken within rounds.
+ratios are taken within rounds. Where one thread does all the work, its processor time is taken: on an idle machine that
+is the time that passes, on a busy one the turns of other programs are not in it.
 """
 
 from __future__ import annotations
 
+import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -58,7 +62,11 @@ class Timing:
 
 
 def time_in_turn(
-    calls: Mapping[Key, Callable[[], object]], *, rounds: int = MOST_ROUNDS, budget_seconds: float = BUDGET_SECONDS
+    calls: Mapping[Key, Callable[[], object]],
+    *,
+    rounds: int = MOST_ROUNDS,
+    budget_seconds: float = BUDGET_SECONDS,
+    one_thread: bool = False,
 ) -> dict[Key, Timing]:
     """Measures calls in rounds, after a warm-up.
 
@@ -66,11 +74,14 @@ def time_in_turn(
         calls: what to measure, by name.
         rounds: how many at most.
         budget_seconds: no further round begins after so long, but a few are always measured.
+        one_thread: the calls do all their work in the thread that calls them.
     """
+    # Windows counts a thread's time in ticks that are longer than a block.
+    clock = time.thread_time if one_thread and sys.platform != "win32" else time.perf_counter
     blocks = {}
     for name, call in calls.items():
         call()  # the first call allocates, and chooses algorithms
-        seconds = _run(call, 1)
+        seconds = _run(call, 1, clock)
         blocks[name] = max(1, min(LARGEST_BLOCK, round(BLOCK_SECONDS / max(seconds, 1e-9))))
     times: dict[Key, list[float]] = {name: [] for name in calls}
     least, began = min(LEAST_ROUNDS, rounds), time.perf_counter()
@@ -80,16 +91,26 @@ def time_in_turn(
         for name, call in calls.items():
             if blocks[name] > 1:
                 call()  # brings back into the caches what the others have put out of them
-            times[name].append(1000 * _run(call, blocks[name]))
+            times[name].append(1000 * _run(call, blocks[name], clock))
     return {name: Timing(tuple(measured)) for name, measured in times.items()}
 
 
-def _run(call: Callable[[], object], times: int) -> float:
+def _run(call: Callable[[], object], times: int, clock: Callable[[], float]) -> float:
     """Seconds of one call, the mean of several."""
-    start = time.perf_counter()
+    start = clock()
     for _ in range(times):
         call()
-    return (time.perf_counter() - start) / times
+    return (clock() - start) / times
+
+
+def machine_name() -> str:
+    """What the processor calls itself; a time means nothing without it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()
 
 
 @contextmanager

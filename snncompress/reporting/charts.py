@@ -95,20 +95,45 @@ class LineChart:
 
 @dataclass(frozen=True)
 class Bar:
-    """A layer's width before and after."""
+    """A layer's width before and after, or its time; ``words`` stand beside it in place of the two numbers."""
 
     name: str
-    before: int
-    after: int
+    before: float
+    after: float
+    words: str = ""
+
+    @property
+    def told(self) -> str:
+        """What stands beside it."""
+        return self.words or f"{self.after:,} of {self.before:,}"
 
 
 @dataclass(frozen=True)
 class BarChart:
-    """How much is left of each layer; every bar is as long as the layer was wide."""
+    """How much is left of each layer.
+
+    Attributes:
+        key: names its file.
+        title: what it shows.
+        bars: the layers.
+        keys: what the two parts of a bar are called.
+        x_label: of the axis, in percent.
+        scaled: bars are as long as what they stand for; else every layer's is of the same length.
+    """
 
     key: str
     title: str
     bars: tuple[Bar, ...]
+    keys: tuple[str, str] = ("left", "removed")
+    x_label: str = "Neurons left (%)"
+    scaled: bool = False
+
+    def shares(self) -> list[tuple[float, float]]:
+        """For each bar, how far what was and what is left reach, of the whole width."""
+        longest = max(max(bar.before, bar.after) for bar in self.bars) if self.scaled else None
+        return [
+            (bar.before / (longest or bar.before), min(bar.after / (longest or bar.before), 1)) for bar in self.bars
+        ]
 
 
 @dataclass(frozen=True)
@@ -136,7 +161,55 @@ class Histogram:
     log_y: bool = False
 
 
-Chart = LineChart | BarChart | Histogram
+@dataclass(frozen=True)
+class Piece:
+    """A part of a bar: its left end, its lower and upper end, its colour in the palette, how dark it is, its words."""
+
+    left: float
+    bottom: float
+    top: float
+    colour: int
+    strength: float
+    words: str
+
+
+SURENESS = ("right and sure", "more sure than right", "less sure than right")  # what the colours of the pieces mean
+
+
+@dataclass(frozen=True)
+class ReliabilityChart:
+    """Accuracy against confidence, bin by bin: on the diagonal, a model is as sure as it is right.
+
+    Attributes:
+        key: names its file.
+        title: what it shows.
+        counts: predictions in each bin; bins with few are drawn paler.
+        confidences: their mean confidence, 0..1.
+        accuracies: the share of right ones, 0..1.
+    """
+
+    key: str
+    title: str
+    counts: tuple[int, ...]
+    confidences: tuple[float, ...]
+    accuracies: tuple[float, ...]
+
+    def pieces(self) -> list[Piece]:
+        """Two for each bin that is not empty: up to the lower of accuracy and confidence, and the gap between them."""
+        width, most = 1 / len(self.counts), max(self.counts, default=1)
+        found = []
+        bins = zip(self.counts, self.confidences, self.accuracies, strict=True)
+        for index, (count, confidence, accuracy) in enumerate(bins):
+            if count:
+                low, high = sorted((confidence, accuracy))
+                strength = 0.3 + 0.7 * math.sqrt(count / most)
+                words = f"{count:,} predictions: confidence {confidence:.1%}, accuracy {accuracy:.1%}"
+                found.append(Piece(index * width, 0.0, low, 0, strength, words))
+                found.append(Piece(index * width, low, high, 1 if confidence > accuracy else 2, strength, words))
+        return found
+
+
+Chart = LineChart | BarChart | Histogram | ReliabilityChart
 
 
 def wants_log(values: Sequence[float]) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from snncompress.reporting.headline import WORDS, error_change, format_fold, headline, smaller
+from snncompress.reporting.headline import WORDS, error_change, format_fold, headline, longer_words, smaller
+from snncompress.reporting.speed_story import find_timing
 from snncompress.reporting.story import Story
 from snncompress.reporting.terminal import bar, sparkline
 
@@ -13,9 +14,16 @@ MOST_LAYERS = 16  # more bars would push the table out of sight
 
 def render_essentials(story: Story) -> str:
     """A few lines with bars: what is left of each count and of each layer, and the error on the way."""
-    lines = [*_counts(story), *_layers(story), *_errors(story)]
+    lines = [*_counts(story), *_time(story), *_layers(story), *_errors(story)]
     width = max(len(name) for name, _ in lines)
-    return "\n".join([f"{story.row.name}: {headline(story)}", *(f"  {name:<{width}}  {text}" for name, text in lines)])
+    longer = longer_words(story)
+    return "\n".join(
+        [
+            f"{story.row.name}: {headline(story)}",
+            *(f"  {name:<{width}}  {text}" for name, text in lines),
+            *([] if longer is None else [f"  {longer}"]),
+        ]
+    )
 
 
 def _counts(story: Story) -> Iterator[tuple[str, str]]:
@@ -23,6 +31,17 @@ def _counts(story: Story) -> Iterator[tuple[str, str]]:
         name, less = WORDS[gain.name]
         words = f"{format_fold(gain.fold)} {less.split()[0]}" if smaller(gain) else "as before"
         yield name, f"{bar(gain.percent / 100)}  {gain.percent:6.2f}%  {words}"
+
+
+def _time(story: Story) -> Iterator[tuple[str, str]]:
+    """What is left of the time of the largest batch, where that was measured beside the original's."""
+    if story.latency is not None and story.latency.get("original") is not None:
+        timing = find_timing(story.latency["own"], largest=True)
+        share = 1 / timing["times_faster"]
+        yield (
+            f"time, batch {timing['batch']}",
+            (f"{bar(min(share, 1.0))}  {100 * share:6.2f}%  {format_fold(1 / share)} faster"),
+        )
 
 
 def _layers(story: Story) -> Iterator[tuple[str, str]]:

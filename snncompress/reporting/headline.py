@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from snncompress.reporting.life import EPOCHS, lay_out
+from snncompress.reporting.speed_story import find_timing
 from snncompress.reporting.story import NOTICED, Gain, Story
 from snncompress.reporting.table import format_bytes, format_flops
 
@@ -89,6 +93,19 @@ def headline(story: Story) -> str:
     return sentence[0].upper() + sentence[1:]
 
 
+def _speed_card(record: Mapping[str, Any]) -> list[Card]:
+    """How many times faster the largest batch is; nothing where the original was not measured beside it."""
+    if record.get("original") is None:
+        return []
+    batch, alone = (find_timing(record["own"], largest=largest) for largest in (True, False))
+    fold = batch["times_faster"]
+    how = f"batch {batch['batch']} in onnxruntime"
+    if alone["batch"] < batch["batch"]:
+        how += f"; {format_fold(alone['times_faster'])} at batch {alone['batch']}"
+    what = "faster" if fold >= NOTICED else "as fast"
+    return [Card(format_fold(fold), what, how, 100 / fold)]
+
+
 def cards(story: Story) -> list[Card]:
     """The numbers of the headline, the error last."""
     found = []
@@ -97,9 +114,29 @@ def cards(story: Story) -> list[Card]:
         number = format_fold(gain.fold) if smaller(gain) else f"{gain.percent:.0f}%"
         what = WORDS[gain.name][1] if smaller(gain) else f"of the {WORDS[gain.name][0]}"
         found.append(Card(number, what, f"{before} → {after} ({gain.percent:.2f}%)", gain.percent))
+    found += [] if story.latency is None else _speed_card(story.latency)
     task = story.row.task
     if story.error is not None:
         original = story.original_error
         was = "" if original is None else f"original {task.show(original)} ({error_change(story)})"
-        found.append(Card(task.show(story.error), f"{story.split} {task.measure}", was, cost=True))
+        worse = original is None or story.error - original >= SAME
+        found.append(Card(task.show(story.error), f"{story.split} {task.measure}", was, cost=worse))
     return found
+
+
+def longer_words(story: Story) -> str | None:
+    """Why a smaller model may err less than its original: it has been trained for longer; None where it does not."""
+    if story.error is None or story.original_error is None or story.original_error - story.error < SAME:
+        return None
+    life = lay_out(story.lineage)
+    if story.lineage.lost is not None or len(life.dividers) < 2 or life.unit != EPOCHS:
+        return None
+    if story.lineage.stages[0].header.get("checkpoint") is not None:  # trained by others, nobody knows how long
+        return None
+    stages = [stage for stage in story.lineage.stages if stage.history]
+    # New weights have learned nothing before.
+    begin = max(place for (place, _), s in zip(life.dividers, stages, strict=True) if s is stages[0] or s.from_scratch)
+    first, whole = round(life.dividers[1][0]), round(life.moments[-1][-1][0] - begin)
+    if not 0 < first < whole:
+        return None
+    return f"The original was trained for {first} epochs, this model for {whole} in all: part of why it errs less."

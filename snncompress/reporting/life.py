@@ -11,6 +11,7 @@ from snncompress.reporting.charts import COLOURS, GAP, LineChart, Mark, Series, 
 from snncompress.reporting.lineage import Lineage, Record, Stage
 
 COUNTS = {"flops": "FLOPs", "size": "Weights", "memory": "Memory (floats)"}  # of a point of the trade-off
+EPOCHS = "Epochs"  # the unit of a life whose stages are known to last so many
 MOST_LAYERS = len(COLOURS)  # lines in one chart
 BANDED_LAYERS = 4  # more bands would hide each other
 # What a layer's noise is summed up by: (middle, lower end, upper end, what the axis says).
@@ -49,7 +50,7 @@ def lay_out(lineage: Lineage) -> Life:
         moments.append(tuple(places))
         dividers.append((begin, stage.name))
         begin = max(place for place, _ in places)
-    return Life(tuple(moments), tuple(dividers), "Epochs" if known else "Steps")
+    return Life(tuple(moments), tuple(dividers), EPOCHS if known else "Steps")
 
 
 def count_examples_of(stage: Stage, stages: Sequence[Stage]) -> float | None:

@@ -40,6 +40,11 @@ class Stage:
         return shlex.join(map(str, words)) if words else None
 
     @property
+    def from_scratch(self) -> bool:
+        """Whether it began with new weights though it has a parent: only the command tells."""
+        return "--from-scratch" in (self.header.get("command") or ())
+
+    @property
     def pruned(self) -> bool:
         """Whether it is a pruning: its records have phases, and their errors are those on validation data."""
         return "training" in self.config

@@ -9,13 +9,19 @@ from importlib.resources import files
 from typing import Any
 
 from snncompress import __version__
+from snncompress.reporting.calibration import HEADER, table_lines
 from snncompress.reporting.charts import Chart
-from snncompress.reporting.headline import Card, cards, headline
+from snncompress.reporting.compare import find_fronts
+from snncompress.reporting.headline import Card, cards, headline, longer_words
+from snncompress.reporting.speed_story import call_words, file_lines, operator_lines, speed_lines
 from snncompress.reporting.story import MOST_SPREADS, Pictures, Story, draw_up
 from snncompress.reporting.svg import tag
 from snncompress.reporting.svg_charts import draw, legend
 from snncompress.reporting.table import (
     CONVENTIONS,
+    FRONT_CONVENTION,
+    FRONT_HEADER,
+    FRONT_WORDS,
     SPARSE_CONVENTIONS,
     UNKNOWN,
     format_bytes,
@@ -34,12 +40,16 @@ def render_page(story: Story) -> str:
     pictures = draw_up(story)
     sections = [
         _head(story),
+        _models(story, pictures) if pictures.beside else "",
         _tradeoff(pictures),
+        _speed(story, pictures),
         _layers(story, pictures),
         _published(story),
-        _models(story),
+        "" if pictures.beside else _models(story, pictures),
+        _calibration(story, pictures),
         _spreads(story, pictures),
         _life(story, pictures),
+        _attacks(story, pictures),
         _reproduce(story),
         _footer(story),
     ]
@@ -71,6 +81,8 @@ def _head(story: Story) -> str:
     ]
     if plan is not None and plan.get("stopped"):
         parts.append(_note(f"Pruning stopped early: {plan['stopped']}. This is the last model within it."))
+    if (longer := longer_words(story)) is not None:
+        parts.append(_note(longer))
     if run.hollow:
         parts.append(_note(_hollow(story)))
     return tag("header", *parts)
@@ -89,7 +101,7 @@ def _card(card: Card) -> str:
     if card.share is not None:
         filled = tag("i", "", style=f"width:{min(card.share, 100.0):.2f}%")
         parts.append(tag("div", filled, class_="meter", role="img", aria_label=f"{card.share:.2f}% is left"))
-    return tag("div", *parts, class_=f"card {'cost' if card.cost else 'gain'}")
+    return tag("div", *parts, class_=f"card {'cost' if card.cost else 'gain'}{' last' if card.share is None else ''}")
 
 
 def _note(words: str) -> str:
@@ -121,6 +133,30 @@ def _tradeoff(pictures: Pictures) -> str:
     return _section("The way down", _note(words), _figures(pictures.tradeoff))
 
 
+def _speed(story: Story, pictures: Pictures) -> str:
+    """Measured times, and what bounds them."""
+    record = story.latency
+    if record is None:
+        return ""
+    threads = record["own"]["threads"]
+    words = f"Measured on {record['machine']}, {'one thread' if threads == 1 else f'{threads} threads'}"
+    if record["original"] is not None:
+        words += f", in turn with {record['against']}; times faster are medians over rounds"
+    contents = (list(lines(record)) for lines in (speed_lines, operator_lines, file_lines))
+    times, *tables = (_table(header, lines) for header, *lines in contents)
+    bound = (
+        "Shares of the time by onnxruntime's profiler. In between: what belongs to no layer, such as pooling and its "
+        "reordering of channels (ReorderInput, ReorderOutput)."
+    )
+    return _section(
+        "Speed",
+        _note(f"{words}."),
+        tag("div", *map(_figure, pictures.speed), times, class_="beside") if pictures.speed else times,
+        tag("div", *tables, class_="pair"),
+        _note(" ".join([bound, *call_words(record["own"])])),
+    )
+
+
 def _table(header: Sequence[str], lines: Iterable[Sequence[str]], words: int = 1, own: int | None = None) -> str:
     """A table whose first ``words`` columns are no numbers; the line ``own`` is the run's."""
     classes = ["words" if index < words else None for index in range(len(header))]
@@ -136,8 +172,10 @@ def _table(header: Sequence[str], lines: Iterable[Sequence[str]], words: int = 1
 
 
 def _layers(story: Story, pictures: Pictures) -> str:
-    header = ("Layer", "Kind", "Output", "Neurons", "Weights", "Zeros", "FLOPs", "Memory")
-    lines = [
+    header: tuple[str, ...] = ("Layer", "Kind", "Output", "Neurons", "Weights", "Zeros", "FLOPs", "Memory")
+    sparse = any(layer["weights"] < layer["parameters"] for layer in story.row.layers)
+    shares = {} if story.latency is None else story.latency["own"]["layers"]
+    lines: list[tuple[str, ...]] = [
         (
             layer["name"], layer["kind"], "×".join(map(str, layer["output_shape"])) or UNKNOWN, _neurons(layer),
             f"{layer['weights']:,}", f"{layer['parameters'] - layer['weights']:,}", format_flops(layer["flops"]),
@@ -145,6 +183,11 @@ def _layers(story: Story, pictures: Pictures) -> str:
         )
         for layer in story.row.layers
     ]  # fmt: skip
+    if not sparse:  # a column of zeros would push the others out of sight
+        header, lines = _without(header, 5), [_without(line, 5) for line in lines]
+    if shares:
+        header = (*header, "Time")
+        lines = [(*line, f"{shares[line[0]]:.1%}" if line[0] in shares else UNKNOWN) for line in lines]
     table = _table(header, lines, words=3)
     if story.row.uncounted:
         words = uncounted_words(story.row)
@@ -152,6 +195,10 @@ def _layers(story: Story, pictures: Pictures) -> str:
     if not pictures.widths:
         return _section("Layer by layer", table)
     return _section("Layer by layer", tag("div", *map(_figure, pictures.widths), table, class_="beside"))
+
+
+def _without(cells: tuple[str, ...], index: int) -> tuple[str, ...]:
+    return cells[:index] + cells[index + 1 :]
 
 
 def _neurons(layer: dict[str, Any]) -> str:
@@ -183,25 +230,41 @@ def _error(story: Story, error: float | None) -> str:
     return UNKNOWN if error is None else story.row.task.show(error)
 
 
-def _models(story: Story) -> str:
-    """The numbers of ``report``, to every digit that people read."""
-    rows = [row for row in story.rows[:-1] if row != story.original]
-    if not any(
-        (row.weights, row.flops) == (story.original.weights, story.original.flops) for row in (*rows, story.row)
-    ):
-        rows.insert(0, story.original)
-    lines = [
+def _models(story: Story, pictures: Pictures) -> str:
+    """The numbers of ``report``, to every digit that people read; with several runs, which of them no other beats."""
+    lines: list[tuple[str, ...]] = [
         (
             row.name, UNKNOWN if row.error is None else row.task.show(row.error),
             f"{row.weights:,} ({row.weights_percent:.2f}%)", f"{format_flops(row.flops)} ({row.flops_percent:.2f}%)",
             f"{row.memory:,} ({row.memory_percent:.2f}%)",
             format_bytes(row.bytes if row.stored_bytes is None else row.stored_bytes),
         )
-        for row in (*rows, story.row)
+        for row in story.models
     ]  # fmt: skip
-    measure = story.row.task.measure
-    header = ("Model", f"Test {measure}", "Weights", "FLOPs", "Memory", "File")
-    return _section("All numbers", _table(header, lines, own=len(lines) - 1))
+    header: tuple[str, ...] = ("Model", f"Test {story.row.task.measure}", "Weights", "FLOPs", "Memory", "File")
+    if not pictures.beside:
+        return _section("All numbers", _table(header, lines, own=len(lines) - 1))
+    marks = [" and ".join(FRONT_WORDS[count] for count in front) for front in find_fronts(story.models)]
+    lines = [(*line, mark) for line, mark in zip(lines, marks, strict=True)]
+    return _section(
+        "The runs beside each other",
+        _note(f"The rest of this page is about the last of them, {story.row.name}. {FRONT_CONVENTION}"),
+        _figures(pictures.beside),
+        _table((*header, FRONT_HEADER), lines, own=len(lines) - 1),
+    )
+
+
+def _calibration(story: Story, pictures: Pictures) -> str:
+    record = story.calibration
+    if record is None:
+        return ""
+    words = (
+        f"How far confidence is from accuracy on {record['images']:,} {record['split']} images, before and after a "
+        "temperature that was fitted on validation images (15 bins; paler ones hold fewer predictions)."
+    )
+    ways = "All ways to predict; T is the temperature that the logits are divided by."
+    table = _table(HEADER, table_lines(record))
+    return _section("How sure it is", _note(words), _figures(pictures.calibration), _note(ways), table)
 
 
 def _spreads(story: Story, pictures: Pictures) -> str:
@@ -227,6 +290,15 @@ def _life(story: Story, pictures: Pictures) -> str:
         return ""
     stages = " → ".join(stage.name for stage in story.lineage.stages)
     return _section("Training", _note(f"One run after the other: {stages}."), _figures(pictures.life))
+
+
+def _attacks(story: Story, pictures: Pictures) -> str:
+    if not pictures.attacks:
+        return ""
+    words = "Images were changed to mislead the network; `snncompress attack` says how."
+    if story.run.noise_method is not None:
+        words += " Gradients and predictions are averages over samples of its noise."
+    return _section("Under attack", _note(words), _figures(pictures.attacks))
 
 
 def _reproduce(story: Story) -> str:

@@ -12,10 +12,12 @@ from snncompress.files import make_folder, write_bytes
 from snncompress.reporting.charts import (
     COLOURS,
     DASHES,
+    SURENESS,
     BarChart,
     Chart,
     Histogram,
     LineChart,
+    ReliabilityChart,
     Series,
     short,
     ticks,
@@ -56,6 +58,8 @@ def _picture(chart: Chart) -> bytes:
         _draw_lines(axes, chart)
     elif isinstance(chart, BarChart):
         _draw_bars(axes, chart)
+    elif isinstance(chart, ReliabilityChart):
+        _draw_reliability(axes, chart)
     else:
         _draw_histogram(axes, chart)
     out = io.BytesIO()
@@ -68,7 +72,8 @@ def _draw_lines(axes: Any, chart: LineChart) -> None:
         _draw_series(axes, series)
     for mark in chart.marks:
         form = "s" if mark.square else "D"
-        axes.plot(mark.x, mark.y, form, color=COLOURS[mark.colour], markersize=8, zorder=3, label=_plain(mark.name))
+        axes.plot(mark.x, mark.y, form, color=COLOURS[mark.colour], markersize=8, zorder=3,
+                  label=_plain(mark.name) if mark.name else None)  # fmt: skip
         if mark.text:
             axes.annotate(mark.text, (mark.x, mark.y), xytext=(9, 6), textcoords="offset points", fontweight="bold",
                           color=COLOURS[mark.colour])  # fmt: skip
@@ -118,14 +123,26 @@ def _set_ticks(axis: Any, low: float, high: float, log: bool) -> None:
 
 def _draw_bars(axes: Any, chart: BarChart) -> None:
     places = range(len(chart.bars))
-    shares = [100 * bar.after / bar.before for bar in chart.bars]
-    axes.barh(places, [100.0] * len(chart.bars), color=GHOST)
-    axes.barh(places, shares, color=KEPT)
+    shares = chart.shares()
+    axes.barh(places, [100 * was for was, _ in shares], color=GHOST)
+    axes.barh(places, [100 * left for _, left in shares], color=KEPT)
     axes.set_yticks(places, [bar.name for bar in chart.bars], parse_math=False)
     axes.invert_yaxis()
-    axes.set(xlim=(0, 125), xlabel="Neurons left (%)", xticks=[0, 25, 50, 75, 100])
+    axes.set(xlim=(0, 125), xlabel=chart.x_label, xticks=[0, 25, 50, 75, 100])
     for place, bar in zip(places, chart.bars, strict=True):
-        axes.text(102, place, f"{bar.after:,} of {bar.before:,}", va="center", fontsize=8)
+        axes.text(102, place, bar.told, va="center", fontsize=8)
+
+
+def _draw_reliability(axes: Any, chart: ReliabilityChart) -> None:
+    width = 1 / len(chart.counts)
+    for piece in chart.pieces():
+        axes.bar(piece.left, piece.top - piece.bottom, width, piece.bottom, align="edge", edgecolor="white",
+                 linewidth=0.8, color=COLOURS[piece.colour], alpha=piece.strength)  # fmt: skip
+    for colour in sorted({piece.colour for piece in chart.pieces() if piece.top > piece.bottom}):
+        axes.bar(0, 0, color=COLOURS[colour], label=SURENESS[colour])  # for the legend, in full colour
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", label="as sure as right")
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="Confidence (paler: fewer predictions)", ylabel="Accuracy")
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
 
 
 def _draw_histogram(axes: Any, chart: Histogram) -> None:

@@ -31,6 +31,8 @@ class Row:
         stored_bytes: Size of its file where that leaves zeros out; None for other models.
         layers: What each layer costs, JSON-able; empty if nobody measured them.
         task: What the error is the error of.
+        time_between: Of its time, by kind of operator, what belongs to no layer, as a share; None if nobody timed it.
+            The others are in ``layers``, as ``time_share``.
         uncounted: Operators whose multiplications are in no count: ``module``, ``operator`` and ``calls`` of each.
     """
 
@@ -48,6 +50,7 @@ class Row:
     layers: tuple[dict[str, Any], ...] = ()
     task: Task = Task.CLASSIFICATION
     uncounted: tuple[dict[str, Any], ...] = ()
+    time_between: dict[str, float] | None = None
 
 
 def make_row(
@@ -108,6 +111,12 @@ def original_row(
         flops_sparse=original["flops"],
         task=task,
     )
+
+
+def add_times(row: Row, layers: Mapping[str, float], between: Mapping[str, float]) -> Row:
+    """A row whose layers know their share of the time."""
+    timed = tuple({**layer, "time_share": layers.get(layer["name"], 0.0)} for layer in row.layers)
+    return dataclasses.replace(row, layers=timed, time_between=dict(between))
 
 
 def _percent(count: int, whole: int) -> float:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from snncompress.reporting.table import UNKNOWN, Format, csv_text, format_bytes, grid
+from snncompress.reporting.speed_story import bounds, format_time
+from snncompress.reporting.table import Format, csv_text, format_bytes, grid
 
 if TYPE_CHECKING:  # printing needs no torch
     from snncompress.exporting.speed import Speed
 
 LATENCY_HEADER = ("Model", "Runtime", "Batch", "Median", "80% of rounds", "Images/s", "Times faster")
 COLUMNS = ("model", "runtime", "batch", "threads", "median_ms", "low_ms", "high_ms", "times_faster")
-SHOWN_OPERATORS = 4
-SMALL = 0.02  # shares below say nothing
 
 
 def speed_json(speed: Speed) -> dict[str, Any]:
@@ -35,7 +34,9 @@ def speed_json(speed: Speed) -> dict[str, Any]:
         "file_bytes": speed.file_bytes,
         "gzip_bytes": speed.gzip_bytes,
         "peak_bytes": {str(batch): size for batch, size in speed.peak_bytes.items()},
-        "operators": speed.operators,
+        "operators": speed.profile.operators,
+        "layers": speed.profile.layers,
+        "between_layers": speed.profile.between,
     }
 
 
@@ -57,12 +58,12 @@ def render_speed(speeds: Sequence[Speed], format: Format) -> str:
     files = [
         [
             *(speed.name, format_bytes(speed.file_bytes), format_bytes(speed.gzip_bytes)),
-            *(_time(speed.load.median_ms), *(format_bytes(speed.peak_bytes[batch]) for batch in batches)),
+            *(format_time(speed.load.median_ms), *(format_bytes(speed.peak_bytes[batch]) for batch in batches)),
         ]
         for speed in speeds
     ]
     parts = [grid(LATENCY_HEADER, cells, left=2, markdown=markdown), grid(header, files, left=1, markdown=markdown)]
-    notes = [_bounds(speed, max(batches)) for speed in speeds] + _conventions(speeds[0])
+    notes = [words for speed in speeds for words in bounds(speed.name, speed_json(speed))] + _conventions(speeds[0])
     return "\n\n".join([*parts, " ".join(notes) if markdown else "\n".join(notes)])
 
 
@@ -73,27 +74,19 @@ def _latency_cells(speed: Speed, index: int) -> list[str]:
         speed.name,
         latency.runtime,
         str(latency.batch),
-        _time(timing.median_ms),
-        f"{_time(timing.low_ms)} to {_time(timing.high_ms)}",
+        format_time(timing.median_ms),
+        f"{format_time(timing.low_ms)} to {format_time(timing.high_ms)}",
         f"{1000 * latency.batch / timing.median_ms:,.0f}",
         f"{latency.times_faster:.2f}",
     ]
 
 
-def _time(milliseconds: float) -> str:
-    return f"{1000 * milliseconds:.3g} µs" if milliseconds < 0.9995 else f"{milliseconds:,.4g} ms"
-
-
-def _bounds(speed: Speed, batch: int) -> str:
-    """What a model spends its time on."""
-    shares = [f"{name} {share:.0%}" for name, share in speed.operators.items() if share >= SMALL][:SHOWN_OPERATORS]
-    return f"{speed.name} spends its time (onnxruntime, batch {batch}) in {', '.join(shares) or UNKNOWN}."
-
-
 def _conventions(speed: Speed) -> list[str]:
-    threads = "one thread" if speed.threads == 1 else f"{speed.threads} threads"
+    threads = "one thread (its processor time)" if speed.threads == 1 else f"{speed.threads} threads"
     return [
-        f"Times are of a batch on the CPU with {threads}, models measured in turn; times faster: than the first model,",
-        "the median over rounds. An original is built anew, with random weights. Load: a session of onnxruntime.",
+        f"Times are of a batch on the CPU with {threads}, models measured in turn;",
+        "times faster: than the first model, the median over rounds. An original is built anew, with random weights.",
+        "Shares of the time are those of onnxruntime's profiler; between layers: what belongs to none, such as pooling",
+        "and onnxruntime's reordering of channels. Load: a session of onnxruntime.",
         "Peak: bytes of tensors alive at once in torch's forward pass, weights not counted.",
     ]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from snncompress.reporting.attack_charts import attack_charts
+from snncompress.reporting.beside import beside_charts
+from snncompress.reporting.calibration import calibration_charts
 from snncompress.reporting.charts import Bar, BarChart, Chart, Histogram
 from snncompress.reporting.life import life_charts, tradeoff_charts
 from snncompress.reporting.lineage import Lineage
 from snncompress.reporting.published import PublishedTable, find_published
 from snncompress.reporting.rows import Row
+from snncompress.reporting.speed_story import layer_time_chart
 from snncompress.run import Run
 
 if TYPE_CHECKING:
@@ -80,9 +84,31 @@ class Story:
     notes: tuple[str, ...] = ()
 
     @property
+    def calibration(self) -> dict[str, Any] | None:
+        """What ``calibrate`` stored in the run."""
+        return self.run.metrics.get("calibration")
+
+    @property
     def row(self) -> Row:
         """The run's own."""
         return self.rows[-1]
+
+    @property
+    def latency(self) -> dict[str, Any] | None:
+        """What ``report --latency`` measured, if it did (``speed_story.py``)."""
+        return self.run.metrics.get("latency")
+
+    @property
+    def models(self) -> tuple[Row, ...]:
+        """All rows, with the original first where no row is of its size."""
+        rows = tuple(row for row in self.rows[:-1] if row != self.original)
+        same = any((r.weights, r.flops) == (self.original.weights, self.original.flops) for r in (*rows, self.row))
+        return (*(() if same else (self.original,)), *rows, self.row)
+
+    @property
+    def others(self) -> list[str]:
+        """The names of the other runs of the report."""
+        return [row.name for row in self.rows[:-1] if row.layers]
 
     @property
     def compressed(self) -> bool:
@@ -98,10 +124,17 @@ class Pictures:
     widths: list[Chart] = field(default_factory=list)
     life: list[Chart] = field(default_factory=list)
     spreads: list[Chart] = field(default_factory=list)
+    calibration: list[Chart] = field(default_factory=list)
+    attacks: list[Chart] = field(default_factory=list)
+    speed: list[Chart] = field(default_factory=list)
+    beside: list[Chart] = field(default_factory=list)
 
     def all(self) -> list[Chart]:
         """In the order of the page."""
-        return [*self.tradeoff, *self.widths, *self.spreads, *self.life]
+        return [
+            *self.beside, *self.tradeoff, *self.speed, *self.widths, *self.calibration, *self.attacks, *self.spreads,
+            *self.life,
+        ]  # fmt: skip
 
 
 def tell(
@@ -165,8 +198,20 @@ def draw_up(story: Story) -> Pictures:
         tradeoff=list(tradeoff_charts(points, story.row.task) if len(points) > 1 else []),
         widths=_width_charts(story.row),
         life=list(life_charts(story.lineage, story.row.task)),
+        calibration=calibration_charts(story.calibration) if story.calibration else [],
         spreads=[_histogram(number, spread) for number, spread in enumerate(story.spreads[:MOST_SPREADS], 1)],
+        attacks=list(attack_charts(story.run.metrics)),
+        speed=_speed_charts(story),
+        beside=list(beside_charts(story.models)) if story.others else [],
     )
+
+
+def _speed_charts(story: Story) -> list[Chart]:
+    chart = None if story.latency is None else layer_time_chart(story.latency)
+    if chart is None:
+        return []
+    longest = sorted(chart.bars, key=lambda bar: bar.before)[-MOST_BARS:]
+    return [replace(chart, bars=tuple(bar for bar in chart.bars if bar in longest))]
 
 
 def _width_charts(row: Row) -> list[Chart]:

@@ -31,10 +31,11 @@ LAYER_COLUMNS = (
     *("name", "kind", "input_shape", "output_shape", "neurons", "original_neurons"),
     *("parameters", "weights", "weights_only", "flops", "flops_sparse", "memory"),
 )
+TIME_HEADER = "Time"
 FRONT_HEADER = "Front"
 FRONT_WORDS = {"flops": "FLOPs", "weights": "weights"}
 FRONT_CONVENTION = "Front: no other run here has less error for as many of these, or fewer of these for as much error."
-NESTED = ("layers", "task", "uncounted")  # what no table's cell holds
+NESTED = ("layers", "task", "uncounted", "time_between")  # what no table's cell holds
 UNKNOWN = "–"
 Fronts = Sequence[tuple[str, ...]]  # for each row, the counts on whose Pareto front it is
 
@@ -142,7 +143,13 @@ def _sparse_cells(row: Row) -> list[str]:
 
 
 def _layers_table(row: Row, markdown: bool) -> str:
-    table = grid(LAYER_HEADER, [_layer_cells(layer) for layer in row.layers], left=3, markdown=markdown)
+    header, cells = list(LAYER_HEADER), [_layer_cells(layer) for layer in row.layers]
+    if row.time_between is not None:
+        header.append(TIME_HEADER)
+        cells = [[*line, f"{layer['time_share']:.1%}"] for line, layer in zip(cells, row.layers, strict=True)]
+        blank = [""] * (len(LAYER_HEADER) - 1)
+        cells.append(["between layers", *blank, f"{sum(row.time_between.values()):.1%}"])
+    table = grid(header, cells, left=3, markdown=markdown)
     return f"**{row.name}**\n\n{table}" if markdown else f"{row.name}\n{table}"
 
 
@@ -190,8 +197,9 @@ def _models_csv(rows: Sequence[Row], fronts: Fronts | None) -> str:
 
 
 def _layers_csv(rows: Sequence[Row]) -> str:
-    lines = [[row.name, *(_csv_cell(layer[key]) for key in LAYER_COLUMNS)] for row in rows for layer in row.layers]
-    return csv_text(["model", *LAYER_COLUMNS], lines)
+    columns = [*LAYER_COLUMNS, *(["time_share"] if any(row.time_between is not None for row in rows) else [])]
+    lines = [[row.name, *(_csv_cell(layer.get(key)) for key in columns)] for row in rows for layer in row.layers]
+    return csv_text(["model", *columns], lines)
 
 
 def _csv_cell(value: Any) -> Any:

@@ -34,8 +34,8 @@ HEAVY = {"torch", "torchvision", "numpy", "onnx", "onnxruntime", "safetensors", 
 
 def test_the_commands() -> None:
     assert set(COMMANDS) == {
-        "train", "prune", "watch", "restore", "report", "export", "verify", "evaluate", "curve", "list", "demo",
-        "zoo list", "zoo show", "zoo run", "zoo verify",
+        "train", "prune", "watch", "restore", "report", "export", "verify", "evaluate", "calibrate", "attack",
+        "curve", "list", "demo", "zoo list", "zoo show", "zoo run", "zoo verify",
     }  # fmt: skip
 
 
@@ -79,9 +79,12 @@ def test_options_that_many_methods_have_are_flags() -> None:
         (
             "train",
             "--distill --distill-temperature --distill-weight --posterior --posterior-lr --prior-std --noise-lr "
-            "--aggregate --alpha --prior --noise --kl-scale --kl-warmup --layers --omega --margin",
+            "--aggregate --alpha --prior --noise --kl-scale --kl-warmup --layers --omega --margin --correction "
+            "--correction-from --label-noise --random-labels --limit-train",
         ),
-        ("evaluate", "--samples --seed --split"),
+        ("evaluate", "--samples --seed --split --suspects --suspects-by --ood --ood-root"),
+        ("calibrate", "--samples --seed --split --use --out"),
+        ("attack", "--attack --eps --targeted --gradient-samples --ensemble-samples --steps --seeds --limit --runs"),
         (
             "prune",
             "--target-flops --target-size --target-memory --target-latency --criterion --allocation --candidates "

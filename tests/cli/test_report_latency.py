@@ -39,6 +39,31 @@ def test_json_has_the_original_too(small: str, call: Any) -> None:
     assert rows[0]["flops_percent"] == 100.0
 
 
+def test_layers_have_shares_and_the_run_remembers(small: str, call: Any, tmp_path: Path) -> None:
+    page = tmp_path / "a.html"
+    text = call("report", small, "--latency", "--layers", "--latency-batch", "5", "--html", page)
+    table = text.split("\n\n")[1].splitlines()
+    assert table[1].split()[-1] == "Time"
+    shares = [float(line.split()[-1].removesuffix("%")) for line in table[3:]]
+    assert sum(shares) == pytest.approx(100, abs=0.5)
+    assert table[-1].startswith("between layers")
+    assert "Times faster" in page.read_text(encoding="utf-8")
+    note = json.loads((Path(small) / "run.json").read_text())["metrics"]["latency"]
+    assert note["against"] == "original mlp"
+    assert note["own"]["timings"][0]["times_faster"] != 1.0 == note["original"]["timings"][0]["times_faster"]
+    call("report", small, "--html", page)  # from what it remembers
+    assert note["machine"] in page.read_text(encoding="utf-8")
+    lines = call("report", small, "--latency", "--layers", "--latency-batch", "1", "--format", "csv").splitlines()
+    assert lines[0].endswith(",time_share")
+    assert all(0 <= float(line.rpartition(",")[2]) <= 1 for line in lines[1:])
+
+
+def test_speeds_follow_their_rows_when_these_are_sorted(noisy: str, small: str, call: Any) -> None:
+    rows = json.loads(call("report", noisy, small, "--latency", "--latency-batch", "1", "--compare", "--json"))
+    assert [row["name"] for row in rows] == ["small", "noisy"]
+    assert rows[0]["latency"]["file_bytes"] < rows[1]["latency"]["file_bytes"]
+
+
 def test_text_and_csv(noisy: str, small: str, call: Any) -> None:
     text = call("report", noisy, small, "--latency", "--latency-batch", "3", "--threads", "2")
     assert text.count("onnxruntime        1") == 2

@@ -196,6 +196,24 @@ def test_refused_before_any_work(run: Run, images: Tensor, exported: ExportResul
     assert not list(tmp_path.iterdir())
 
 
+def test_a_silent_change_of_the_opset_is_an_error(
+    run: Run, images: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's exporter leaves the opset that it began with where its converter fails, and says nothing."""
+    made = torch.onnx.export
+    monkeypatch.setattr(torch.onnx, "export", lambda *words, **more: made(*words, **more | {"opset_version": 18}))
+    with pytest.raises(ExportError, match="opset 21, only to 18; use --opset 18"):
+        export_onnx(run, tmp_path / "model.onnx", opset=21, images=images)
+    assert not list(tmp_path.iterdir())
+
+
+def test_how_fast_it_was_elsewhere_is_not_in_the_file(run: Run, images: Tensor, tmp_path: Path) -> None:
+    metrics = {**run.metrics, "latency": {"machine": "mine"}}
+    export_onnx(replace(run, metrics=metrics), tmp_path / "model.onnx", images=images)
+    notes = {entry.key: entry.value for entry in onnx.load(tmp_path / "model.onnx").metadata_props}
+    assert json.loads(notes["metrics"]) == run.metrics
+
+
 def test_model_that_cannot_be_exported(run: Run, images: Tensor, tmp_path: Path) -> None:
     class Peeks(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

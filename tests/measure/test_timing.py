@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import time
 from contextlib import suppress
 
+import pytest
 import torch
 
-from snncompress.measure.timing import LEAST_ROUNDS, Timing, time_in_turn, torch_threads
+from snncompress.measure.timing import LEAST_ROUNDS, Timing, machine_name, time_in_turn, torch_threads
 
 
 def test_ratios_are_taken_within_rounds() -> None:
@@ -31,6 +34,18 @@ def test_a_spent_budget_leaves_a_few_rounds() -> None:
     (timing,) = time_in_turn({"a": lambda: None}, budget_seconds=0).values()
     assert len(timing.rounds_ms) == LEAST_ROUNDS
     assert min(timing.rounds_ms) > 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="its clock of threads is too coarse")
+def test_waiting_for_others_is_not_the_work_of_a_thread() -> None:
+    calls = {"waits": lambda: time.sleep(0.05)}
+    (own,) = time_in_turn(calls, rounds=2, one_thread=True).values()
+    (passed,) = time_in_turn(calls, rounds=2).values()
+    assert max(own.rounds_ms) < 25 < 50 <= min(passed.rounds_ms)
+
+
+def test_the_machine_has_a_name() -> None:
+    assert machine_name().strip()
 
 
 def test_threads_are_given_back() -> None:
