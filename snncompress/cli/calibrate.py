@@ -121,11 +121,14 @@ def calibrate(
 def _store(opened: Opened, result: Calibration, screen: Screen) -> bool:
     """Keeps what was fitted in the run; says why where that cannot be."""
     from snncompress.run_files import store_metrics
+    from snncompress.zoo.entries import in_zoo
 
     if opened.run.path is None:
         screen.message("nothing is kept: this is a model and no run (snncompress train --epochs 0 makes one)")
     elif not opened.own:
         screen.message("nothing is kept in the run: these are not its own data and normalization")
+    elif in_zoo(opened.run.path):
+        screen.message("nothing is kept: the zoo is not written to (snncompress train --epochs 0 makes a run of yours)")
     else:
         store_metrics(opened.run, {"calibration": result.to_json()})
         return True
