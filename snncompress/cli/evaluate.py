@@ -43,7 +43,7 @@ def evaluate(
     ] = None,
     suspects_by: Annotated[
         SuspectsBy | None,
-        typer.Option(help="What they are ranked by.", show_default="sigma of an se-snn run, else loss"),
+        typer.Option(help="What they are ranked by.", show_default="sigma where the noise has one (se-snn), else loss"),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Draw the suspects into this picture.", show_default=False)] = None,
     ood: Annotated[

@@ -103,7 +103,7 @@ def find_suspects(
     by = by or (Score.SIGMA if Score.SIGMA in scored.scores else Score.LOSS)
     if by not in scored.scores:
         raise UsageError(
-            f"{run.name} was not trained with se-snn, whose σ depends on the sample; rank by "
+            f"{run.name} has no σ to rank by: its noise does not depend on the sample (that of se-snn does); rank by "
             f"{Score.LOSS} or {Score.ENTROPY}"
         )
     scores = scored.scores[by]

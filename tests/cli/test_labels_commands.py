@@ -154,7 +154,7 @@ def test_bad_input(runs: Path, data: str, refused: Any) -> None:
         ],
         "unknown correction 'bootstrap'": [*train, "--correction", "bootstrap"],
         "--suspects 0 is out of range": [*plain, "--suspects", "0"],
-        "was not trained with se-snn": [*plain, "--suspects", "3", "--suspects-by", "sigma"],
+        "noise does not depend on the sample": [*plain, "--suspects", "3", "--suspects-by", "sigma"],
         "--out and --suspects-by are for --suspects": [*plain, "--out", "a.png"],
         "ask one at a time": [*plain, "--suspects", "3", "--ood", "mnist-sample"],
         "is the run's own data": [*plain, "--ood", data],
