@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from snncompress.evaluation.accuracy import evaluate as evaluate
     from snncompress.evaluation.calibration import calibrate as calibrate
     from snncompress.evaluation.sampling import evaluate_stochastic as evaluate_stochastic
+    from snncompress.exporting.calibrated import bake as bake
     from snncompress.exporting.formats import export_model as export_model
     from snncompress.exporting.onnx import export_onnx as export_onnx
     from snncompress.exporting.verify import verify_onnx as verify_onnx
@@ -47,6 +48,7 @@ _PUBLIC = {
     "TrainOptions": "training.options",
     "WeightOptions": "pruning.options",
     "attach": "noise.attach",
+    "bake": "exporting.calibrated",
     "calibrate": "evaluation.calibration",
     "evaluate": "evaluation.accuracy",
     "evaluate_stochastic": "evaluation.sampling",

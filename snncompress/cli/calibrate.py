@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from snncompress.cli import options as o
-from snncompress.errors import UsageError
+from snncompress.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from snncompress.cli.opening import Opened
@@ -127,8 +127,12 @@ def _store(opened: Opened, result: Calibration, screen: Screen) -> bool:
     elif not opened.own:
         screen.message("nothing is kept in the run: these are not its own data and normalization")
     else:
-        store_metrics(opened.run, {"calibration": result.to_json()})
-        return True
+        try:
+            store_metrics(opened.run, {"calibration": result.to_json()})
+        except RunError as error:  # a run that others own may be looked at, too
+            screen.message(f"nothing is kept in the run: {error}")
+        else:
+            return True
     return False
 
 
