@@ -110,6 +110,8 @@ def calibrate(
             device=pick_device(device), progress=screen,
         )  # fmt: skip
         stored = _store(opened, result, screen)
+        if run.hollow:
+            screen.message(f"the mean of layer {run.hollow[0]} carries nothing: only averaged samples are calibrated")
     if out is not None:
         _keep(out, result)
     if json:
