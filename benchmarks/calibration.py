@@ -40,6 +40,7 @@ from snncompress.training.options import TrainOptions
 
 MODEL, LAYER, DRAWS = "resnet56", "linear", 100
 HALVINGS, SEEDS, BATCH = 20, 3, 500
+PERFECT = 300  # draws of labels
 TRAINING = {"epochs": 8, "lr": 1e-3, "noise_lr": 1e-2}
 DROPOUT: list[dict[str, Any]] = [{"rate": rate} for rate in (0.005, 0.01, 0.02, 0.05, 0.1, 0.3, 0.5)]
 SE_SNN: list[dict[str, Any]] = [
@@ -176,7 +177,7 @@ def floor(predictions: Predictions) -> list[float]:
     temperature = fit_temperature(predictions.logits, predictions.labels)
     tempered = scaled(predictions.logits, temperature)
     found = []
-    for seed, (_, part) in enumerate(halvings(HALVINGS, images)):
+    for seed, (_, part) in enumerate(halvings(PERFECT, images)):
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.multinomial(tempered[part].softmax(1), 1, generator=generator).squeeze(1)
         found.append(measure_score(tempered[part], drawn).ece)
