@@ -42,7 +42,11 @@ def attack_chart(records: Mapping[str, Record], key: str) -> LineChart:
         means, spreads = record[what], record[f"{what}_std"]
         low = tuple(max(mean - spread, 0.0) for mean, spread in zip(means, spreads, strict=True))
         high = tuple(min(mean + spread, 100.0) for mean, spread in zip(means, spreads, strict=True))
-        series.append(Series(name, tuple(record["eps"]), tuple(means), colour, (low, high) if any(spreads) else None))
+        series.append(
+            Series(
+                name, tuple(record["eps"]), tuple(means), colour % len(COLOURS), (low, high) if any(spreads) else None
+            )
+        )
     if len(records) == 1:
         title += f": {_words(first)}"
     label = "Euclidean length of the change" if first["attack"] == "cw" else "Largest change of a pixel (of 0 to 1)"
