@@ -4,7 +4,7 @@
 
 trains perceptrons of 1024, 1024 and 256 hidden neurons, the last of which are stochastic in VIB and SE-SNN: ω and β are
 chosen by FGS attacks on validation images (seed 0), then three seeds of each are attacked on the test images, once: by
-FGS on all of them, and one of each by CW on the first 200. Networks that were trained with attacked images, one of each,
+FGS on all of them, one of each by CW on the first 200. Networks that were trained with attacked images, one of each,
 meet FGS and PGD. Checks tell whether a defence is only bad aim: gradients as float32 rounds them, more samples in each,
 those of the mean network, and PGD. About an hour on one core. What is there already is not made again, so that it can
 be interrupted; --only fgs checks leaves the slower parts out.

@@ -10,8 +10,9 @@ from snncompress.reporting.svg_charts import draw
 
 def record(attack: str = "fgs", **more: Any) -> dict[str, Any]:
     found = {
-        "attack": attack, "eps": [0.0, 0.1], "accuracy": [98.0, 1.0], "accuracy_std": [0.5, 2.0], "success": [2.0, 99.0],
-        "success_std": [0.0, 0.0], "targeted": False, "gradient": "expected", "split": "test", "images": 1000,
+        "attack": attack, "eps": [0.0, 0.1], "accuracy": [98.0, 1.0], "accuracy_std": [0.5, 2.0],
+        "success": [2.0, 99.0], "success_std": [0.0, 0.0], "targeted": False,
+        "gradient": "expected", "split": "test", "images": 1000,
     }  # fmt: skip
     return found | more
 
