@@ -13,12 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Record = Mapping[str, Any]  # what ``Attacked.to_json`` gave
-NAMES = {
-    "fgs": "fast gradient sign",
-    "ifgs": "iterative fast gradient sign",
-    "pgd": "projected gradient",
-    "cw": "CW-L2",
-}
+NAMES = {"fgs": "FGS", "ifgs": "iterative FGS", "pgd": "PGD", "cw": "CW"}
 MOST_STRENGTHS = 6  # rows of images
 
 
@@ -56,7 +51,7 @@ def attack_chart(records: Mapping[str, Record], key: str) -> LineChart:
 def _words(record: Record) -> str:
     kind = ", targeted" if record["targeted"] else ""
     kind += "" if record["gradient"] == "expected" else f", {record['gradient']} gradient"
-    return f"{NAMES.get(record['attack'], record['attack'])}{kind} ({record['images']:,} {record['split']} images)"
+    return f"{NAMES.get(record['attack'], record['attack'])}{kind} ({record['images']:,} {record['split']})"
 
 
 def plot_examples(

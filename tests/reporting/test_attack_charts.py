@@ -26,8 +26,8 @@ def test_a_line_an_attack() -> None:
     assert set(charts) == {"attacks", "attacks-l2", "attacks-targeted"}
     names = [series.name for series in charts["attacks"].series]
     assert names == [
-        "fast gradient sign (1,000 test images)", "projected gradient (1,000 test images)",
-        "fast gradient sign, rounded gradient (1,000 test images)",
+        "FGS (1,000 test)", "PGD (1,000 test)",
+        "FGS, rounded gradient (1,000 test)",
     ]  # fmt: skip
     first, second, _ = charts["attacks"].series
     assert first.ys == (98.0, 1.0)
