@@ -295,7 +295,9 @@ def _life(story: Story, pictures: Pictures) -> str:
 def _attacks(story: Story, pictures: Pictures) -> str:
     if not pictures.attacks:
         return ""
-    words = "Images were changed to mislead the network; `snncompress attack` says how."
+    words = (
+        "Images were changed to mislead the network (`snncompress attack`); how many, and of which split, in brackets."
+    )
     if story.run.noise_method is not None:
         words += " Gradients and predictions are averages over samples of its noise."
     return _section("Under attack", _note(words), _figures(pictures.attacks))
