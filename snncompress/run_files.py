@@ -138,10 +138,11 @@ def header(run: Run, status: str, command: Sequence[str]) -> dict[str, Any]:
 
 
 def store_metrics(run: Run, metrics: dict[str, Any]) -> Run:
-    """Adds measurements to a run, in its folder too where it has one."""
+    """Adds measurements to a run, in its folder too where it has one; what others have noted there since stays."""
     merged = {**run.metrics, **metrics}
     if run.path is not None:
         content = read_json(run.path / "run.json")
+        merged = {**content["metrics"], **metrics}
         write_json(run.path / "run.json", {**content, "metrics": merged})
     return replace(run, metrics=merged)
 
