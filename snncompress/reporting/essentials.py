@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from snncompress.reporting.headline import WORDS, error_change, format_fold, headline, longer_words, smaller
+from snncompress.reporting.headline import (
+    WORDS,
+    block_words,
+    error_change,
+    format_fold,
+    headline,
+    longer_words,
+    smaller,
+)
 from snncompress.reporting.speed_story import find_timing
 from snncompress.reporting.story import Story
 from snncompress.reporting.terminal import bar, sparkline
@@ -16,12 +24,12 @@ def render_essentials(story: Story) -> str:
     """A few lines with bars: what is left of each count and of each layer, and the error on the way."""
     lines = [*_counts(story), *_time(story), *_layers(story), *_errors(story)]
     width = max(len(name) for name, _ in lines)
-    longer = longer_words(story)
+    notes = [words for words in (longer_words(story), block_words(story)) if words is not None]
     return "\n".join(
         [
             f"{story.row.name}: {headline(story)}",
             *(f"  {name:<{width}}  {text}" for name, text in lines),
-            *([] if longer is None else [f"  {longer}"]),
+            *(f"  {words}" for words in notes),
         ]
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 from snncompress import __version__
 from snncompress.reporting.charts import Chart
 from snncompress.reporting.compare import find_fronts
-from snncompress.reporting.headline import Card, cards, headline, longer_words
+from snncompress.reporting.headline import Card, block_words, cards, headline, longer_words
 from snncompress.reporting.speed_story import call_words, file_lines, operator_lines, speed_lines
 from snncompress.reporting.story import MOST_SPREADS, Pictures, Story, draw_up
 from snncompress.reporting.svg import tag
@@ -150,7 +150,7 @@ def _speed(story: Story, pictures: Pictures) -> str:
         _note(f"{words}."),
         tag("div", *map(_figure, pictures.speed), times, class_="beside") if pictures.speed else times,
         tag("div", *tables, class_="pair"),
-        _note(" ".join([bound, *call_words(record["own"])])),
+        _note(" ".join([bound, *call_words(record["own"]), block_words(story) or ""]).strip()),
     )
 
 
