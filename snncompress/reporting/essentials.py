@@ -14,7 +14,7 @@ from snncompress.reporting.headline import (
     smaller,
 )
 from snncompress.reporting.speed_story import find_timing
-from snncompress.reporting.story import Story
+from snncompress.reporting.story import NOTICED, Story
 from snncompress.reporting.terminal import bar, sparkline
 
 MOST_LAYERS = 16  # more bars would push the table out of sight
@@ -45,11 +45,9 @@ def _time(story: Story) -> Iterator[tuple[str, str]]:
     """What is left of the time of the largest batch, where that was measured beside the original's."""
     if story.latency is not None and story.latency.get("original") is not None:
         timing = find_timing(story.latency["own"], largest=True)
-        share = 1 / timing["times_faster"]
-        yield (
-            f"time, batch {timing['batch']}",
-            (f"{bar(min(share, 1.0))}  {100 * share:6.2f}%  {format_fold(1 / share)} faster"),
-        )
+        fold = timing["times_faster"]
+        words = f"{format_fold(fold)} faster" if fold >= NOTICED else "no faster"
+        yield f"time, batch {timing['batch']}", f"{bar(min(1 / fold, 1.0))}  {100 / fold:6.2f}%  {words}"
 
 
 def _layers(story: Story) -> Iterator[tuple[str, str]]:
