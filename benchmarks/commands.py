@@ -25,12 +25,14 @@ def snncompress(*arguments: str) -> None:
         sys.exit(code)
 
 
-def parse(document: str, out: str, rows: Iterable[str]) -> argparse.Namespace:
-    """The options of a table's benchmark: ``data_root``, ``out`` and ``only``."""
+def parse(document: str, out: str, rows: Iterable[str], *, stores: bool = False) -> argparse.Namespace:
+    """The options of a table's benchmark: ``data_root``, ``out``, ``only`` and, if it can, ``store``."""
     parser = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", default="data")
     parser.add_argument("--out", type=Path, default=Path(out))
     parser.add_argument("--only", nargs="*", choices=rows, help="train these rows, print no table")
+    if stores:
+        parser.add_argument("--store", action="store_true", help="keep the table's rows in benchmarks/results, too")
     return parser.parse_args()
 
 

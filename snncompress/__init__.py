@@ -20,7 +20,12 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from snncompress.data.sources import load_data as load_data
     from snncompress.evaluation.accuracy import evaluate as evaluate
+    from snncompress.evaluation.attacks.plan import AttackPlan as AttackPlan
+    from snncompress.evaluation.calibration import calibrate as calibrate
+    from snncompress.evaluation.ood import detect_outliers as detect_outliers
+    from snncompress.evaluation.robustness import attack as attack
     from snncompress.evaluation.sampling import evaluate_stochastic as evaluate_stochastic
+    from snncompress.evaluation.suspects import find_suspects as find_suspects
     from snncompress.exporting.formats import export_model as export_model
     from snncompress.exporting.onnx import export_onnx as export_onnx
     from snncompress.exporting.verify import verify_onnx as verify_onnx
@@ -33,23 +38,33 @@ if TYPE_CHECKING:
     from snncompress.pruning.sparsify import prune_weights as prune_weights
     from snncompress.run import wrap as wrap
     from snncompress.run_files import load as load
+    from snncompress.training.adversarial import AdversarialOptions as AdversarialOptions
     from snncompress.training.distillation import DistillOptions as DistillOptions
     from snncompress.training.langevin import PosteriorOptions as PosteriorOptions
     from snncompress.training.loop import train as train
     from snncompress.training.options import TrainOptions as TrainOptions
+    from snncompress.zoo.entries import list_zoo as list_zoo
+    from snncompress.zoo.measuring import verify_zoo as verify_zoo
 
 # The public verbs and where they live: imported when they are used, so that `snncompress --help` needs no torch.
 _PUBLIC = {
+    "AdversarialOptions": "training.adversarial",
+    "AttackPlan": "evaluation.attacks.plan",
     "DistillOptions": "training.distillation",
     "PosteriorOptions": "training.langevin",
     "PruneOptions": "pruning.options",
     "TrainOptions": "training.options",
     "WeightOptions": "pruning.options",
     "attach": "noise.attach",
+    "attack": "evaluation.robustness",
+    "calibrate": "evaluation.calibration",
+    "detect_outliers": "evaluation.ood",
     "evaluate": "evaluation.accuracy",
     "evaluate_stochastic": "evaluation.sampling",
     "export_model": "exporting.formats",
     "export_onnx": "exporting.onnx",
+    "find_suspects": "evaluation.suspects",
+    "list_zoo": "zoo.entries",
     "load": "run_files",
     "load_data": "data.sources",
     "measure_cost": "measure.cost",
@@ -58,6 +73,7 @@ _PUBLIC = {
     "prune_weights": "pruning.sparsify",
     "train": "training.loop",
     "verify_onnx": "exporting.verify",
+    "verify_zoo": "zoo.measuring",
     "wrap": "run",
 }
 __all__ = sorted(_PUBLIC)  # noqa: PLE0605

@@ -1,10 +1,10 @@
-"""What there is to choose from: models, data, methods, criteria, found by reading files, not by importing them.
+"""What there is to choose from: models, data, methods, criteria, attacks; files are read, not imported.
 
 An entry is a line of a module's docstring of the form
 
     ``name``: one-line summary
 
-so that a new method, criterion, data set or architecture is one new file, and ``snncompress list``
+so that a new method, criterion, data set, architecture or attack is one new file, and ``snncompress list``
 and ``--help`` answer without importing torch.
 """
 
@@ -26,7 +26,9 @@ KINDS = {
     "data": ("data", "data set"),
     "methods": ("noise", "method"),
     "criteria": ("pruning.criteria", "criterion"),
+    "corrections": ("training.corrections", "correction"),
     "weight-criteria": ("pruning.weight_criteria", "criterion of weights"),
+    "attacks": ("evaluation.attacks", "attack"),
 }
 ENTRY = re.compile(r"^``([a-z0-9][a-z0-9-]*)``: (.+?)\.?$", re.MULTILINE)
 

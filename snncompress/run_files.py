@@ -28,6 +28,7 @@ from snncompress.models.sources import ModelSource, build, default_input_shape, 
 from snncompress.run import NoiseRecord, Run, wrap
 from snncompress.sparse_files import read_model, write_model
 from snncompress.storage import Storage
+from snncompress.zoo.entries import find_zoo, is_zoo
 
 FORMAT = 1
 NEEDED = {  # what a run cannot be loaded without
@@ -51,7 +52,8 @@ def load(
     """Loads a run directory, or builds a model from its source.
 
     Args:
-        what: a run directory; or a source: ``lenet5``, ``torchvision:resnet18``, ``my_net.py:build``.
+        what: a run directory; ``zoo:NAME``, an entry of ``snncompress zoo list``; or a source: ``lenet5``,
+            ``torchvision:resnet18``, ``my_net.py:build``.
         checkpoint: weights for a source.
         arguments: the builder's arguments.
         classes: the names of the outputs, where the data tells them.
@@ -60,7 +62,7 @@ def load(
         model: a fresh build of the architecture, for a run whose model was handed over in Python.
         trust: run the source file that a run records even if it has changed since.
     """
-    folder = Path(what)
+    folder = find_zoo(str(what)).need_weights() if is_zoo(what) else Path(what)
     if (folder / "run.json").is_file():
         if checkpoint is not None:
             raise UsageError(f"{folder} is a run and has its own weights; leave --checkpoint out")

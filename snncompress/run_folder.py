@@ -177,7 +177,7 @@ def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
     if differing:
         words, there, here = differing[0]
         if isinstance(there, dict) and isinstance(here, dict):  # only what differs
-            odd = [key for key in here if there.get(key) != here[key]]
+            odd = [key for key in {**there, **here} if there.get(key) != here.get(key)]
             there, here = ({key: value.get(key) for key in odd} for value in (there, here))
         raise UsageError(f"--resume with another {words}: the run has {there}, the command {here}; use the run's")
 

@@ -22,6 +22,9 @@ def test_every_entry_stands_in_a_table_with_its_summary(kind: str) -> None:
 
 def test_every_command_is_shown() -> None:
     names = [command.name for command in app.registered_commands]
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        names += [f"{group.name} {command.name}" for command in group.typer_instance.registered_commands]
     assert len(names) >= 7
     for name in names:
         assert f"snncompress {name}" in README, name

@@ -30,13 +30,13 @@ class TestContract:
         assert entry.summary == entry.summary.strip()
 
 
-@pytest.mark.parametrize("kind", ["methods", "criteria"])
+@pytest.mark.parametrize("kind", ["methods", "criteria", "corrections"])
 def test_one_file_one_name(kind: str) -> None:
     for name, entry in registry.entries(kind).items():
         assert entry.module.rpartition(".")[2] == name.replace("-", "_")
 
 
-@pytest.mark.parametrize("kind", ["methods", "criteria"])
+@pytest.mark.parametrize("kind", ["methods", "criteria", "corrections"])
 def test_the_docstring_opens_with_the_summary(kind: str) -> None:
     for name, entry in registry.entries(kind).items():
         docstring = registry.load(kind, name).__doc__ or ""

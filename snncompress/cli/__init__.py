@@ -70,5 +70,13 @@ def _text(error: Exception) -> str:
 def _command(arguments: list[str]) -> str:
     from snncompress.cli.app import app
 
-    names = [command.name for command in app.registered_commands]
-    return next((f"{word} " for word in arguments[:1] if word in names), "")
+    groups = {group.name: group.typer_instance for group in app.registered_groups}
+    group = groups.get(arguments[0]) if arguments else None
+    if group is None:
+        return _named(arguments[:1], app)
+    return f"{arguments[0]} {_named(arguments[1:2], group)}"
+
+
+def _named(words: list[str], among: typer.Typer) -> str:
+    names = [command.name for command in among.registered_commands]
+    return "".join(f"{word} " for word in words if word in names)

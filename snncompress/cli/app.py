@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from snncompress import __version__
+from snncompress.cli.attack import attack
+from snncompress.cli.calibrate import calibrate
 from snncompress.cli.curve import curve
 from snncompress.cli.demo import demo
 from snncompress.cli.evaluate import evaluate
@@ -18,6 +20,7 @@ from snncompress.cli.restore import restore
 from snncompress.cli.train import train
 from snncompress.cli.verify import verify
 from snncompress.cli.watch import watch
+from snncompress.cli.zoo import zoo
 
 app = typer.Typer(
     name="snncompress",
@@ -35,11 +38,14 @@ for command, name in (
     (export, "export"),
     (verify, "verify"),
     (evaluate, "evaluate"),
+    (attack, "attack"),
+    (calibrate, "calibrate"),
     (curve, "curve"),
     (list_, "list"),
     (demo, "demo"),
 ):
     app.command(name)(command)
+app.add_typer(zoo, name="zoo")
 
 
 def _version(asked: bool) -> None:

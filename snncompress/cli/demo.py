@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import json as json_module
-import shlex
 import shutil
 import time
-from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from snncompress.cli import options as o
-from snncompress.errors import SnncompressError, UsageError
+from snncompress.errors import UsageError
 
 
 def commands(out: Path) -> list[list[str]]:
@@ -47,8 +43,8 @@ def demo(
     Examples:
       snncompress demo --out demo
     """
-    from snncompress.cli.app import app
     from snncompress.cli.render import print_json
+    from snncompress.cli.steps import call
 
     if out.exists():
         if not force:
@@ -59,16 +55,9 @@ def demo(
     began = time.monotonic()
     results: dict[str, Any] = {}
     for command in commands(out):
-        words = command + ["--quiet"] * quiet + ["--json"] * json
-        printed = io.StringIO()
-        if not json:
-            print(f"\n$ snncompress {shlex.join(command)}", flush=True)
-        with redirect_stdout(printed) if json else nullcontext():
-            code = app(args=words, obj=words, prog_name="snncompress", standalone_mode=False)
-        if code:
-            raise SnncompressError(f"the demo stopped at: snncompress {shlex.join(command)}")
+        result = call(command, quiet=quiet, json=json)
         if json:
-            results.setdefault(command[0], json_module.loads(printed.getvalue()))
+            results.setdefault(command[0], result)
     if json:
         print_json({name: results[name] for name in ("report", "export")})
         return

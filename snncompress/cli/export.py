@@ -15,6 +15,7 @@ from snncompress.exporting.formats import ExportFormat
 if TYPE_CHECKING:
     from snncompress.cli.opening import Opened, Request
     from snncompress.cli.screen import Screen
+    from snncompress.exporting.calibrated import Baked
     from snncompress.exporting.subject import ExportResult
     from snncompress.run import Run
 
@@ -37,6 +38,9 @@ def export(
     fp16: Annotated[bool, typer.Option("--fp16", help="Weights of float16: half the ONNX file.")] = False,
     int8: Annotated[
         bool, typer.Option("--int8", help="Weights and activations of int8, ranges from training images.")
+    ] = False,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Put the temperature that calibrate fitted into the model.")
     ] = False,
     card: Annotated[
         bool, typer.Option("--card/--no-card", help="Write MODEL_CARD.md and predict.py beside an ONNX file.")
@@ -68,6 +72,7 @@ def export(
       snncompress export runs/small --card --out release/small.onnx
       snncompress export runs/small --int8 --out small-int8.onnx
       snncompress export runs/small --format python --out small_net.py
+      snncompress export runs/small --calibrated --with-softmax --out small.onnx
     """
     from snncompress.cli.opening import Request
     from snncompress.cli.render import print_json
@@ -86,8 +91,10 @@ def export(
     with Screen(quiet, json) as screen:
         screen.start("export", 1)
         opened = _open(request, screen, format, need_data=fewer_bits)
+        baked = _bake(opened.run, format) if calibrated else None
+        run = opened.run if baked is None else baked.run
         result = export_model(
-            opened.run,
+            run,
             out,
             format,
             opset=opset,
@@ -100,11 +107,13 @@ def export(
             force=force,
         )
         if card:
-            result = _add_card(opened.run, result, o.typed(ctx), force)
+            result = _add_card(run, result, o.typed(ctx), force)
     if json:
-        print_json(result_json(result, format))
+        print_json(result_json(result, format, baked))
     else:
         _show(result, opened.run)
+        if baked is not None:
+            _show_baked(baked)
         if opened.run.sparse:
             print("The file is dense: it holds the zero weights, too, and they are multiplied by.")
 
@@ -144,10 +153,36 @@ def _add_card(run: Run, result: ExportResult, command: list[str], force: bool) -
     return replace(result, beside=write_card(run, result, command, force=force))
 
 
-def result_json(result: ExportResult, format: ExportFormat) -> dict[str, Any]:
+def _bake(run: Run, format: ExportFormat) -> Baked:
+    from snncompress.exporting.calibrated import bake
+
+    baked = bake(run)
+    if format is ExportFormat.STATE_DICT and not baked.folded:
+        raise UsageError(
+            f"--calibrated: this {baked.scaling} scaling is no part of the model's own tensors, which is all that a "
+            "state dict holds; choose another --format"
+        )
+    return baked
+
+
+def _show_baked(baked: Baked) -> None:
+    if baked.folded:
+        print(f"calibrated: the temperature {baked.temperature:.4g} is in the classifier's weights and costs nothing")
+        return
+    what = "the logits are divided by it" if not baked.weights else "Σσ of the image's own noise is computed, too"
+    print(
+        f"calibrated: temperature {baked.temperature:.4g}, {baked.scaling}; {what}: {baked.weights:,} weights and "
+        f"{baked.flops:,} multiplications more"
+    )
+
+
+def result_json(result: ExportResult, format: ExportFormat, baked: Baked | None = None) -> dict[str, Any]:
     """What was written, for scripts."""
     paths = {"path": str(result.path), "beside": [str(path) for path in result.beside]}
-    return {**asdict(result), **paths, "format": str(format)}
+    added = None
+    if baked is not None:
+        added = {key: getattr(baked, key) for key in ("scaling", "temperature", "folded", "weights", "flops")}
+    return {**asdict(result), **paths, "format": str(format), "calibration": added}
 
 
 def _show(result: ExportResult, run: Run) -> None:

@@ -13,8 +13,9 @@ from snncompress.cli import options as o
 
 Kind = StrEnum("Kind", {kind.upper(): kind for kind in registry.KINDS})  # type: ignore[misc]
 MORE = {
-    "models": "Also: torchvision:NAME (any classifier there), and path/to/my_net.py:function.",
+    "models": "Also: torchvision:NAME (any classifier there), path/to/my_net.py:function, zoo:NAME (see zoo list).",
     "methods": "Also: none (plain training).",
+    "corrections": "Also: none (cross-entropy).",
 }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from snncompress.data.holdout import Holdout
 from snncompress.data.task import Task
 from snncompress.errors import DataError, UsageError
+from snncompress.zoo.entries import find_zoo, is_zoo
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +36,8 @@ class Request:
     device: str = "auto"
     seed: int = 0  # of the validation split, where the run does not say
     holdout: Holdout | None = None  # the run's, where absent; else of the training images
+    label_noise: str | None = None  # the run's, where absent; also of limit_train
+    limit_train: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ def open_run(request: Request, *, with_data: bool = True) -> Opened:
         run = load(
             request.source, checkpoint=request.checkpoint, normalize=request.normalize, trust=request.trust_source
         )
-        own = is_own(run, request)
+        own = is_own(run, request) and not is_zoo(request.source)  # the zoo is not written to
         data = _load(request, run.data) if with_data and (request.data or run.data) else None
         if data is not None:
             run = replace(run, data=_settings(request, run.data))
@@ -114,7 +117,9 @@ def open_run(request: Request, *, with_data: bool = True) -> Opened:
 
 
 def is_run(source: str) -> bool:
-    """Whether a source is a run directory."""
+    """Whether a source is a run directory, or a run of the zoo; one that is not stored there is refused."""
+    if is_zoo(source):
+        return bool(find_zoo(source).need_weights())
     return (Path(source) / "run.json").is_file()
 
 
@@ -143,7 +148,16 @@ def _settings(request: Request, known: dict[str, Any]) -> dict[str, Any]:
         "seed": known.get("seed", request.seed),
         "image_size": known.get("image_size") if request.image_size is None else request.image_size,
         "holdout": _holdout(request, known),
+        **{key: value for key, value in _changes(request, known).items() if value is not None},
     }
+
+
+def _changes(request: Request, known: dict[str, Any]) -> dict[str, Any]:
+    """How the training data are spoilt or cut short: as asked for, or as the run had its own data."""
+    inherited = known if request.data in (None, known.get("name")) else {}
+    noise = request.label_noise or inherited.get("label_noise")
+    limit = inherited.get("limit_train") if request.limit_train is None else request.limit_train
+    return {"label_noise": None if noise == "none" else noise, "limit_train": limit}
 
 
 def _holdout(request: Request, known: dict[str, Any]) -> str:
@@ -163,6 +177,7 @@ def _load(request: Request, known: dict[str, Any]) -> Dataset:
         holdout=_holdout(request, known),
         device=pick_device(request.device),
         image_size=known.get("image_size") if request.image_size is None else request.image_size,
+        **_changes(request, known),
     )
 
 
@@ -184,10 +199,10 @@ def _check_fit(run: Run, data: Dataset) -> None:
         )
 
 
-def open_teacher(folder: str, trust: bool) -> Run:
-    """The run that ``--distill`` names."""
+def open_teacher(folder: str, trust: bool, option: str = "--distill") -> Run:
+    """The run that ``--distill``, or another option, names."""
     from snncompress.run_files import load
 
     if not is_run(folder):
-        raise UsageError(f"--distill {folder} is not a run; give the folder of one that is trained")
+        raise UsageError(f"{option} {folder} is not a run; give the folder of one that is trained")
     return load(folder, trust=trust)

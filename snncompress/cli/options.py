@@ -61,6 +61,13 @@ def pairs(texts: list[str] | None, option: str) -> dict[str, Any]:
     return found
 
 
+def spoilt(label_noise: str | None, random_labels: bool) -> str | None:
+    """What is to be done to labels."""
+    if random_labels and label_noise is not None:
+        raise UsageError("--random-labels leaves nothing for --label-noise to change; give one of them")
+    return "random" if random_labels else label_noise
+
+
 def typed(ctx: typer.Context) -> list[str]:
     """The command as it was typed, for the record."""
     return ["snncompress", *(ctx.obj or [])]
@@ -84,8 +91,8 @@ Source = Annotated[
     typer.Argument(
         metavar="SOURCE",
         show_default=False,
-        help="A run directory; or a model: lenet5 (see snncompress list models), torchvision:resnet18, "
-        "path/to/my_net.py:build.",
+        help="A run directory; zoo:NAME (see snncompress zoo list); or a model: lenet5 (see snncompress list "
+        "models), torchvision:resnet18, path/to/my_net.py:build.",
     ),
 ]
 Checkpoint = Annotated[
@@ -138,6 +145,20 @@ HoldoutOf = Annotated[
         "all training images; the other half remains as the test set).",
         show_default="train, or what the run was made with",
     ),
+]
+LabelNoise = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND:SHARE",
+        help="Make this share of training and validation labels wrong: patterned:0.3, uniform:0.3; none.",
+        show_default=False,
+    ),
+]
+RandomLabels = Annotated[
+    bool, typer.Option("--random-labels", help="Draw every label at random, whatever the image shows.")
+]
+LimitTrain = Annotated[
+    int | None, typer.Option(metavar="N", help="Train on N images only, chosen by --seed.", show_default=False)
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace an existing --out.")]

@@ -175,7 +175,7 @@ def prune(
       snncompress prune runs/small --weights --target-size 1% --out runs/smallest
     """
     from snncompress.cli.opening import Request, open_run, open_teacher
-    from snncompress.cli.render import show_preview, show_run
+    from snncompress.cli.render import show_preview, show_run, warn_labels, warn_uncorrected
     from snncompress.cli.screen import Screen
     from snncompress.pruning.pipeline import preview
     from snncompress.pruning.pipeline import prune as prune_run
@@ -219,6 +219,8 @@ def prune(
         show_preview(plan, json)
         return
     with Screen(quiet, json) as screen:
+        warn_labels(opened.need_data(), screen)
+        warn_uncorrected(opened.run, teacher, screen)
         common: dict[str, Any] = {
             "out": out, "resume": resume, "force": force, "device": device, "command": o.typed(ctx),
             "progress": screen, "teacher": teacher, "distill": DistillOptions(distill_temperature, distill_weight),

@@ -7,17 +7,28 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from snncompress.checks import Check
     from snncompress.cli.screen import Screen
+    from snncompress.data.dataset import Dataset
     from snncompress.data.task import Task
     from snncompress.evaluation.sampling import StochasticEvaluation
     from snncompress.pruning.pipeline import Preview
     from snncompress.pruning.sparsify import WeightPreview
     from snncompress.run import Run
 
+VERDICTS = {True: "PASS", False: "FAIL", None: "    "}
+
 
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
     print(json_module.dumps(value, indent=2, ensure_ascii=False))
+
+
+def show_checks(checks: Sequence[Check]) -> None:
+    """A line a check, with its verdict."""
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        print(f"{VERDICTS[check.passed]} {check.name:{width}}  {check.detail}")
 
 
 def show_run(run: Run, json: bool) -> None:
@@ -151,6 +162,24 @@ def show_samples(run: Run, result: StochasticEvaluation, images: str, split: str
     if result.elbo is not None:
         bound = result.elbo
         print(f"\nELBO of the training data: {bound.elbo:,.1f} = {bound.data:,.1f} (data) − {bound.kl:,.1f} (KL)")
+
+
+def warn_labels(data: Dataset, screen: Screen) -> None:
+    """Says that labels were made wrong on purpose, and what errors are measured against."""
+    if data.label_noise is not None:
+        screen.message(
+            f"labels of training and validation {data.noun} have {data.label_noise} noise, so validation errors are "
+            "against noisy labels; test labels stay true"
+        )
+
+
+def warn_uncorrected(run: Run, teacher: Run | None, screen: Screen) -> None:
+    """Says that fine-tuning believes the labels that training did not."""
+    if teacher is None and (correction := run.config.get("correction")):
+        screen.message(
+            f"{run.name} was trained with --correction {correction['name']}, but fine-tuning believes its labels; "
+            "--distill self keeps more of what it has learned"
+        )
 
 
 def warn_hollow(run: Run, screen: Screen) -> None:

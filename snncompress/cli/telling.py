@@ -39,7 +39,8 @@ def _spreads(opened: Opened, request: Request, screen: Screen) -> tuple[list[Spr
         return [], []
     before = run if plan is None else _parent(run, request)
     if before is None:
-        return [], [f"How importance was spread is not shown: the run that pruning began with, {run.parent}, is gone."]
+        where = " is not there" if run.parent is None else f", {run.parent}, is gone"
+        return [], [f"How importance was spread is not shown: the run that pruning began with{where}."]
     if "layers" in plan if plan is not None else of_weights(run):
         return weight_spreads(before, plan), []
     if plan is None and run.noise_method != "se-snn":

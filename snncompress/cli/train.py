@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from snncompress.cli import options as o
+from snncompress.errors import UsageError
 from snncompress.training.options import TrainOptions
 
 
@@ -48,7 +49,8 @@ def train(
     layers: Annotated[
         list[str] | None,
         typer.Option(
-            help="Layers to make stochastic: names, globs, all, hidden, inner, last-hidden, first-linear; repeatable."
+            help="Layers to make stochastic: names, globs, all, hidden, inner, last-hidden, first-linear, classifier; "
+            "repeatable."
         ),
     ] = None,
     distill: Annotated[
@@ -56,6 +58,16 @@ def train(
     ] = None,
     distill_temperature: o.DistillTemperature = 4.0,
     distill_weight: o.DistillWeight = 0.9,
+    correction: Annotated[
+        str, typer.Option(help="For wrong labels: none, bootstrap-hard, bootstrap-soft or forward.")
+    ] = "none",
+    correction_from: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="forward: a run on the same labels, without correction.", show_default=False),
+    ] = None,
+    label_noise: o.LabelNoise = None,
+    random_labels: o.RandomLabels = False,
+    limit_train: o.LimitTrain = None,
     posterior: Annotated[
         str | None,
         typer.Option(
@@ -64,6 +76,14 @@ def train(
     ] = None,
     posterior_lr: Annotated[float | None, typer.Option(help="Of Langevin dynamics.  [default: 0.04/images]")] = None,
     prior_std: Annotated[float, typer.Option(help="Of the weights' Gaussian prior, for --posterior.")] = 1.0,
+    posterior_temperature: Annotated[
+        float,
+        typer.Option(help="Of Langevin dynamics: 1 samples the posterior, 0 adds no noise to that of the batches."),
+    ] = 1.0,
+    adversarial: Annotated[
+        str | None,
+        typer.Option(metavar="fgs:EPS", help="Half of the loss on attacked images; fgs:0.3 moves pixels by 0.3."),
+    ] = None,
     optimizer: o.Optimizer = TrainOptions.optimizer,
     schedule: o.LearningSchedule = TrainOptions.schedule,
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
@@ -99,6 +119,7 @@ def train(
       snncompress train lenet5 --data mnist --method none --epochs 6 --out runs/plain
       snncompress train runs/plain --method se-snn --epochs 12 --out runs/noisy
       snncompress train runs/plain --method sparse-vd --epochs 60 --schedule linear --out runs/sparse
+      snncompress train mlp --data mnist --label-noise patterned:0.3 --aggregate sample --out runs/spoilt
       snncompress train my_net.py:build --checkpoint net.pth --data folder:photos --out runs/mine
     """
     from dataclasses import replace
@@ -106,9 +127,10 @@ def train(
     import torch
 
     from snncompress.cli.opening import Request, open_run, open_teacher
-    from snncompress.cli.render import show_run, warn_hollow
+    from snncompress.cli.render import show_run, warn_hollow, warn_labels
     from snncompress.cli.screen import Screen
     from snncompress.models.initial import reinitialize
+    from snncompress.training.adversarial import AdversarialOptions
     from snncompress.training.distillation import DistillOptions
     from snncompress.training.langevin import PosteriorOptions
     from snncompress.training.loop import train as train_run
@@ -131,11 +153,19 @@ def train(
         "kl_scale": kl_scale, "kl_warmup": kl_warmup,
     }  # fmt: skip
     method_options |= {key: value for key, value in flags.items() if value is not None}
-    sampling = None if posterior is None else PosteriorOptions.parse(posterior, posterior_lr, prior_std)
+    sampling = None
+    if posterior is not None:
+        sampling = PosteriorOptions.parse(posterior, posterior_lr, prior_std, posterior_temperature)
+    attacked = None if adversarial is None else AdversarialOptions.parse(adversarial)
     teacher = None if distill is None else open_teacher(distill, trust_source)
+    first = None
+    if correction_from is not None:
+        if correction == "none":
+            raise UsageError("--correction-from is for --correction forward; give that, or leave it out")
+        first = open_teacher(correction_from, trust_source, "--correction-from")
     request = Request(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,
-        data, data_root, download, image_size, device, seed, holdout,
+        data, data_root, download, image_size, device, seed, holdout, o.spoilt(label_noise, random_labels), limit_train,
     )  # fmt: skip
     torch.manual_seed(seed)  # a model that is built anew starts from the seed, too
     opened = open_run(request)
@@ -144,9 +174,11 @@ def train(
         reinitialize(start.model, sparse=start.sparse)
         start = replace(start, noise=None)
     with Screen(quiet, json) as screen:
+        warn_labels(opened.need_data(), screen)
         run = train_run(
             start, opened.need_data(), training, method=method, method_options=method_options, layers=layers,
             teacher=teacher, distill=DistillOptions(distill_temperature, distill_weight), posterior=sampling,
+            correction=None if correction == "none" else correction, correction_from=first, adversarial=attacked,
             out=out, resume=resume, force=force, device=device, command=o.typed(ctx), progress=screen,
         )  # fmt: skip
         warn_hollow(run, screen)

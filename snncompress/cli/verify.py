@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from snncompress.cli import options as o
 from snncompress.cli.evaluate import Split
 from snncompress.errors import ExportError, unknown_name
-
-if TYPE_CHECKING:
-    from snncompress.exporting.verify import Verification
-
-VERDICTS = {True: "PASS", False: "FAIL", None: "    "}
 
 
 def verify(
@@ -47,7 +42,7 @@ def verify(
       snncompress verify small.onnx runs/small --data folder:photos --split test
     """
     from snncompress.cli.opening import Request, open_run
-    from snncompress.cli.render import print_json
+    from snncompress.cli.render import print_json, show_checks
     from snncompress.cli.screen import Screen
     from snncompress.exporting.onnx_file import read_onnx
     from snncompress.exporting.runtime import Runtime
@@ -66,12 +61,6 @@ def verify(
     if json:
         print_json(result.to_json())
     else:
-        _show(result)
+        show_checks(result.checks)
     if not result.passed:
         raise ExportError(f"{file} does not do what {source} does: {', '.join(result.failed)}; export it again")
-
-
-def _show(result: Verification) -> None:
-    width = max(len(check.name) for check in result.checks)
-    for check in result.checks:
-        print(f"{VERDICTS[check.passed]} {check.name:{width}}  {check.detail}")

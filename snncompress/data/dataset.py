@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,6 +90,10 @@ class Images(Protocol):
     def labels(self) -> Tensor:
         """The class of every image, int64, or its number to predict, float32; wherever the images are held."""
 
+    @property
+    def names(self) -> Sequence[object]:
+        """What a person finds each image by: its file, or its number in the part that it was taken from."""
+
     def __len__(self) -> int: ...
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -106,10 +111,20 @@ class TensorImages:
         labels: Class numbers, or floats to predict, shape (N,).
         device: Where batches go; the images stay where they are.
         image_size: Batches are resized to this height and width (shorter side, then the centre).
+        names: What a person finds each image by; their numbers when absent.
     """
 
-    def __init__(self, images: Tensor, labels: Tensor, *, device: torch.device, image_size: int | None = None) -> None:
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        device: torch.device,
+        image_size: int | None = None,
+        names: Sequence[object] | None = None,
+    ) -> None:
         self.images = images
+        self.names: Sequence[object] = range(len(images)) if names is None else names
         self.labels = hold_labels(labels, images.device)
         self.device = device
         self.image_size = image_size
@@ -134,12 +149,18 @@ class TensorImages:
         """A copy of the images at ``indices``."""
         indices = indices.to(self.images.device)
         images, labels = self.images.index_select(0, indices), self.labels.index_select(0, indices)
-        return TensorImages(images, labels, device=self.device, image_size=self.image_size)
+        names = take(self.names, indices)
+        return TensorImages(images, labels, device=self.device, image_size=self.image_size, names=names)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A loaded data set: every choice is made on ``validation``, only the last word is the test set's."""
+    """A loaded data set: every choice is made on ``validation``, only the last word is the test set's.
+
+    Attributes:
+        truth: the true labels of the training images, where ``label_noise`` has changed them.
+        label_noise: what was done to the labels of training and validation images, such as ``patterned:0.3``.
+    """
 
     name: str
     classes: tuple[str, ...]
@@ -147,6 +168,8 @@ class Dataset:
     train: Images
     validation: Images
     test: Images | None
+    truth: Tensor | None = None
+    label_noise: str | None = None
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -172,6 +195,11 @@ def has_pixels(shape: tuple[int, ...]) -> bool:
 def noun(shape: tuple[int, ...]) -> str:
     """What inputs of a shape are called."""
     return "images" if has_pixels(shape) else "samples"
+
+
+def take(names: Sequence[object], indices: Tensor) -> list[object]:
+    """The names at ``indices``."""
+    return [names[i] for i in indices.tolist()]
 
 
 def hold_labels(labels: Tensor, device: torch.device) -> Tensor:

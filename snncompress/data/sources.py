@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -10,13 +9,13 @@ from types import ModuleType
 import torch
 
 from snncompress import registry
-from snncompress.data.dataset import Dataset, Normalization, split
+from snncompress.data.dataset import Dataset, Images, Normalization, split
 from snncompress.data.holdout import Holdout
+from snncompress.data.labels import LabelNoise, corrupt
+from snncompress.data.place import data_place
 from snncompress.data.request import DataRequest, Parts
 from snncompress.errors import DataError, UsageError, unknown_name
 
-ROOT_VARIABLE = "SNNCOMPRESS_DATA"
-DEFAULT_ROOT = "data"
 CPU = torch.device("cpu")
 
 
@@ -31,6 +30,8 @@ def load_data(
     seed: int = 0,
     device: torch.device = CPU,
     image_size: int | None = None,
+    label_noise: str | None = None,
+    limit_train: int | None = None,
     memory_budget_bytes: int = 2 * 2**30,
 ) -> Dataset:
     """Loads a data set by the name that ``snncompress list data`` shows.
@@ -46,6 +47,9 @@ def load_data(
         seed: Which images those are.
         device: Where batches go, and where sets that fit ``memory_budget_bytes`` are held.
         image_size: Images are resized to this height and width.
+        label_noise: Changes labels of training and validation images by ``seed``: ``patterned:0.3``, ``uniform:0.3``
+            or ``random``; ``none`` leaves them true.
+        limit_train: Keeps only so many training images, chosen by ``seed``.
         memory_budget_bytes: Larger sets of image files are streamed from the disk.
 
     Raises:
@@ -56,11 +60,12 @@ def load_data(
         raise UsageError(f"the validation share is {validation}; it must lie between 0 and 1, such as 0.1")
     if image_size is not None and image_size < 1:
         raise UsageError(f"--image-size is {image_size}; it must be at least 1")
+    noise = None if label_noise is None else LabelNoise.parse(label_noise)
     module, source, path = _source(name)
     request = DataRequest(
         name=source,
         path=path,
-        root=Path(root or os.environ.get(ROOT_VARIABLE) or DEFAULT_ROOT).expanduser(),
+        root=data_place(root),
         download=download,
         device=device,
         image_size=image_size,
@@ -74,7 +79,18 @@ def load_data(
         parts = _halve_test(name, parts, seed)
     elif holdout != Holdout.TRAIN:
         raise unknown_name("holdout", holdout, Holdout)
-    return _dataset(name, parts, normalize, validation, seed)
+    data = _dataset(name, parts, normalize, validation, seed)
+    if limit_train is not None:
+        data = replace(data, train=_limit(name, data.train, limit_train, seed))
+    return data if noise is None else corrupt(data, noise, seed)
+
+
+def _limit(name: str, images: Images, count: int, seed: int) -> Images:
+    """The first so many of the training images in an order by seed."""
+    if not 1 <= count <= len(images):
+        raise UsageError(f"--limit-train {count} is out of range: {name} has {len(images):,} training images")
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    return images.subset(order[:count].sort().values)
 
 
 def _halve_test(name: str, parts: Parts, seed: int) -> Parts:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from snncompress.data.dataset import hold_labels
+from snncompress.data.dataset import hold_labels, take
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,13 @@ class SparseFeatures:
         matrix: The features, held wherever its tensors are.
         labels: Class numbers, or floats to predict, shape (N,).
         device: Where batches go; they are made dense there.
+        names: What a person finds each row by; their numbers when absent.
     """
 
-    def __init__(self, matrix: CsrMatrix, labels: Tensor, *, device: torch.device) -> None:
+    def __init__(
+        self, matrix: CsrMatrix, labels: Tensor, *, device: torch.device, names: Sequence[object] | None = None
+    ) -> None:
+        self.names: Sequence[object] = range(len(matrix)) if names is None else names
         self.matrix = matrix
         self.labels = hold_labels(labels, matrix.values.device)
         self.device = device
@@ -88,4 +93,4 @@ class SparseFeatures:
     def subset(self, indices: Tensor) -> SparseFeatures:
         """The rows at ``indices`` only."""
         labels = self.labels.index_select(0, indices.to(self.labels.device))
-        return SparseFeatures(self.matrix.take(indices), labels, device=self.device)
+        return SparseFeatures(self.matrix.take(indices), labels, device=self.device, names=take(self.names, indices))

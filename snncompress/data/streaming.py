@@ -45,6 +45,7 @@ class StreamedImages:
         resize: bool = False,
     ) -> None:
         self.files = files
+        self.names = files
         self.labels = labels
         self.shape = shape
         self.device = device
@@ -83,7 +84,7 @@ class StreamedImages:
         chunks = torch.arange(len(self)).split(HOLD_CHUNK)
         for chunk, (decoded, _) in zip(chunks, self.stream(chunks), strict=True):
             images[int(chunk[0]) : int(chunk[-1]) + 1] = decoded
-        return TensorImages(images, self.labels, device=self.device)
+        return TensorImages(images, self.labels, device=self.device, names=self.files)
 
     def _decode(self, index: int) -> Tensor:
         return decode(self.files[index], self.shape, resize=self.resize)

@@ -11,11 +11,13 @@ from pathlib import Path
 from snncompress import __version__
 from snncompress.data.dataset import MOST_CHANNELS, has_pixels
 from snncompress.data.task import Task
+from snncompress.evaluation.calibration import Scaling
 from snncompress.exporting.onnx import OnnxResult
-from snncompress.exporting.onnx_file import read_onnx
+from snncompress.exporting.onnx_file import OnnxFile, read_onnx
 from snncompress.exporting.subject import check_place
 from snncompress.files import write_bytes
 from snncompress.measure.cost import measure_cost
+from snncompress.reporting.calibration import before_and_after
 from snncompress.run import Run
 from snncompress.run_files import read_header
 
@@ -191,9 +193,26 @@ def _interface(run: Run, result: OnnxResult) -> list[str]:
         "",
         f"- Input `images`: float32, N×{channels}×{height}×{width}: {normalized}.",
         f"- Output `{output}`: float32, N×{width_out}{'' if not shown else f', in this order: {shown}'}.",
+        *_calibration(run, file),
         f"- Trained on: {f'{data}:{Path(place).name}' if place else data or 'not recorded'}.",
         f"- `python {PROGRAM} FILE...` shows how.",
         "",
+    ]
+
+
+def _calibration(run: Run, file: OnnxFile) -> list[str]:
+    """How far the confidence of what is in the file can be trusted."""
+    record, baked = run.metrics.get("calibration"), file.calibration
+    if record is None or baked is None:
+        return []
+    before, after = before_and_after({**record, "chosen": baked["scaling"]})
+    divisor = f"{baked['temperature']:.4g}"
+    if baked["scaling"] == Scaling.SAMPLE_WISE:
+        divisor += f"·Σσ, the noise that layer {record['sigma_layer']} predicts for the image"
+    return [
+        f"- Calibrated: the logits are divided by {divisor}, fitted on validation images. Confidence is off by "
+        f"{after['ece']:.2f}% (expected calibration error on {record['images']:,} {record['split']} images; "
+        f"{before['ece']:.2f}% without)."
     ]
 
 

@@ -22,6 +22,8 @@ from snncompress.files import write_bytes
 from snncompress.run import Run
 
 OPSETS = range(18, 26)  # below, torch's exporter has no operators; above, it has no converter
+# Bins of reliability diagrams, a temperature that is told by itself where it is in the file, and speed elsewhere.
+NOT_OF_THE_FILE = ("calibration", "baked", "latency")
 
 
 @dataclass(frozen=True)
@@ -172,8 +174,8 @@ def describe(proto: Any, run: Run, with_normalization: bool) -> None:
         "classes": json.dumps(list(run.classes), ensure_ascii=False),
         "input_size": json.dumps(list(run.input_shape)),
         "normalization": json.dumps(normalization),
-        # How fast it was on another machine is no fact about the file.
-        "metrics": json.dumps({name: value for name, value in run.metrics.items() if name != "latency"}),
+        "metrics": json.dumps({name: value for name, value in run.metrics.items() if name not in NOT_OF_THE_FILE}),
+        "calibration": json.dumps(run.metrics.get("baked")),
         "snncompress_version": __version__,
     }
     del proto.metadata_props[:]

@@ -43,6 +43,7 @@ class OnnxFile:
         output_shape: The same of its first output.
         normalizes: Whether it takes images of 0..1 and normalizes them itself.
         probabilities: Whether its output is behind a softmax.
+        calibration: The scaling and temperature that are in it; None for plain logits.
     """
 
     path: Path
@@ -52,6 +53,7 @@ class OnnxFile:
     output_shape: tuple[Dimension, ...]
     normalizes: bool
     probabilities: bool
+    calibration: dict[str, Any] | None = None
 
     def reads(self, images: Tensor, normalization: Normalization) -> Tensor:
         """Images of 0..1 as the file takes them."""
@@ -89,6 +91,7 @@ def read_onnx(path: str | Path) -> OnnxFile:
         output_shape=_shape(proto.graph.output[0]),
         normalizes=_normalizes(notes.get("normalization", "")),
         probabilities=proto.graph.output[0].name == "probabilities",
+        calibration=_calibration(notes.get("calibration", "")),
     )
 
 
@@ -111,6 +114,14 @@ def _precision(proto: Any) -> Precision:
         return Precision.INT8
     kinds = {tensor.data_type for tensor in proto.graph.initializer}
     return Precision.FLOAT16 if onnx.TensorProto.FLOAT16 in kinds else Precision.FLOAT32
+
+
+def _calibration(note: str) -> dict[str, Any] | None:
+    try:
+        content = json.loads(note)
+    except ValueError:  # a file of another program, or an older one
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _normalizes(note: str) -> bool:

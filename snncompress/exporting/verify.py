@@ -11,10 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from snncompress.checks import Check
 from snncompress.data.dataset import Images, noun, to_float
 from snncompress.data.task import Task
 from snncompress.errors import DataError, ExportError, SnncompressError
+from snncompress.evaluation.calibration import Scaling
 from snncompress.exporting.answers import CHUNK, measure_errors
+from snncompress.exporting.calibrated import bake
 from snncompress.exporting.onnx_file import TOLERANCES, OnnxFile, Precision, read_onnx
 from snncompress.exporting.runtime import Runtime, first_cause, load_in
 from snncompress.measure.timing import time_in_turn, torch_threads
@@ -26,23 +29,6 @@ BATCHES = (1, 7, 256)
 # one answer, in float32 in all.
 ERROR_SLACK = {Precision.FLOAT32: 0.02, Precision.FLOAT16: 0.1, Precision.INT8: 0.5}
 RMSE_SLACK = {Precision.FLOAT32: 1e-3, Precision.FLOAT16: 1e-2, Precision.INT8: 0.1}  # of torch's
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at.
-
-    Attributes:
-        name: What.
-        passed: The verdict; None for what is only measured.
-        detail: What was found, for a person.
-        values: The same, JSON-able.
-    """
-
-    name: str
-    passed: bool | None
-    detail: str
-    values: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -64,7 +50,7 @@ class Verification:
 
     def to_json(self) -> dict[str, Any]:
         """For scripts."""
-        checks = [{"name": check.name, "passed": check.passed, **check.values} for check in self.checks]
+        checks = [check.to_json() for check in self.checks]
         file = {"path": str(self.file.path), "opset": self.file.opset, "precision": str(self.file.precision)}
         return {**file, "passed": self.passed, "checks": checks}
 
@@ -99,6 +85,8 @@ def verify_onnx(
         raise DataError("there are no images to compare on; check the data set and its split")
     file = read_onnx(path)
     _check_kinship(file, run)
+    if file.calibration is not None:  # it is compared with the run and the temperature that that has now
+        run = bake(run, Scaling(file.calibration["scaling"])).run
     checks = [_structure(file)]
     try:
         call = load_in(runtime, file.path)

@@ -69,7 +69,7 @@ class Noise:
             for name, branch in self.branches.items():
                 branch.mode = before[name]
 
-    def _pairs(self) -> list[tuple[str, Branch, Layer]]:
+    def pairs(self) -> list[tuple[str, Branch, Layer]]:
         """Name, branch and layer, while attached."""
         assert self._owned, "the branches are not attached"
         return [(name, branch, self._owned[name]) for name, branch in self.branches.items()]  # type: ignore[misc]
@@ -81,28 +81,28 @@ class Noise:
 
     def penalty(self) -> Tensor:
         """The sum of all branches' penalties since the last call."""
-        return torch.stack([branch.penalty(layer) for _, branch, layer in self._pairs()]).sum()
+        return torch.stack([branch.penalty(layer) for _, branch, layer in self.pairs()]).sum()
 
     @torch.no_grad()
     def kl(self) -> float | None:
         """The KL of all weights' distributions to their prior, in nats; None for a method without one."""
-        terms = [branch.kl(layer) for _, branch, layer in self._pairs()]
+        terms = [branch.kl(layer) for _, branch, layer in self.pairs()]
         return sum(float(term) for term in terms if term is not None) if any(t is not None for t in terms) else None
 
     @torch.no_grad()
     def find_hollow(self) -> list[str]:
         """The layers whose mean carries nothing."""
-        return [name for name, branch, layer in self._pairs() if branch.hollow(layer)]
+        return [name for name, branch, layer in self.pairs() if branch.hollow(layer)]
 
     def settle(self) -> None:
         """Writes each branch's mean into its layer, so that the plain model is that of mean propagation."""
         self.hollow = self.find_hollow()
-        for _, branch, layer in self._pairs():
+        for _, branch, layer in self.pairs():
             branch.settle(layer)
 
     def unsettle(self) -> None:
         """Prepares layers and branches that were settled for more training."""
-        for _, branch, layer in self._pairs():
+        for _, branch, layer in self.pairs():
             branch.unsettle(layer)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -128,9 +128,15 @@ class Noise:
             branch.to(device)
         return self
 
+    def freeze(self) -> Noise:
+        """Leaves nothing to learn: samples are drawn, and neither gradients nor penalties are kept."""
+        for branch in self.branches.values():
+            branch.eval().requires_grad_(False)
+        return self
+
     def summary(self) -> dict[str, dict[str, float]]:
         """The state of the noise, layer by layer, for the history."""
-        return {name: branch.summary(layer) for name, branch, layer in self._pairs()}
+        return {name: branch.summary(layer) for name, branch, layer in self.pairs()}
 
     def to_json(self) -> dict[str, Any]:
         """What is needed to hang the same branches on the model again, but for their parameters."""
@@ -205,8 +211,8 @@ def attach(
             absent.
         graph: the model's channel graph, if it is known already.
     """
-    branch_type = registry.load("methods", method).NoiseBranch
     chosen_options = make_options(method, options or {})
+    branch_type = registry.load("methods", method).NoiseBranch.for_options(chosen_options)
     graph = graph or trace_channels(model, input_shape)
     chosen = choose_layers(model, graph, layers or [branch_type.reach], hidden_only=branch_type.reach is Reach.HIDDEN)
     modules = dict(model.named_modules())
@@ -247,6 +253,7 @@ def choose_layers(model: nn.Module, graph: ChannelGraph, patterns: Sequence[str]
         Reach.HIDDEN: hidden,
         Reach.INNER: [name for name in known if name != first],
         Reach.LAST_HIDDEN: hidden[-1:],
+        Reach.CLASSIFIER: [name for name in known if name in graph.classifiers],
         Reach.FIRST_LINEAR: ([name for name in linear if name != first] or linear or hidden[-1:])[:1],
     }
     chosen: set[str] = set()

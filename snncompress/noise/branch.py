@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,7 @@ class Reach(StrEnum):
     INNER = "inner"  # all but the first: those that read units of the network, not the image
     LAST_HIDDEN = "last-hidden"
     FIRST_LINEAR = "first-linear"  # the first hidden linear layer, best one that does not read the image
+    CLASSIFIER = "classifier"  # what makes the output
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Branch(nn.Module, ABC):
     The layer is handed in at every call and never stored, so that its parameters stay the user's own.
     """
 
-    # Which axis of the layer each axis of a parameter of the branch runs along ("out", "in" or "").
+    # Which axis of the layer each axis of a parameter of the branch runs along: "out" and "in" of its weight, "read",
+    # all the channels that it reads (more than "in" where they come in groups), or "".
     # Compaction shrinks the branch by it, along with its layer.
     axes: dict[str, tuple[str, ...]]
     reach: ClassVar[Reach] = Reach.HIDDEN  # the layers that get noise unless the user chooses
@@ -61,6 +63,11 @@ class Branch(nn.Module, ABC):
     def __init__(self) -> None:
         super().__init__()
         self.axes = {}
+
+    @classmethod
+    def for_options(cls, options: Any) -> type[Branch]:
+        """The class of branches that a method's options ask for: this one, where there is only one."""
+        return cls
 
     @abstractmethod
     def sample(self, layer: Layer, x: Tensor) -> Tensor:
@@ -88,6 +95,10 @@ class Branch(nn.Module, ABC):
     def hollow(self, layer: Layer) -> bool:
         """Whether the mean carries nothing: such a layer is used by sampling only."""
         return False
+
+    def sigma(self, layer: Layer, x: Tensor) -> Tensor | None:
+        """The deviations that the noise predicts for this input, (B, ...); None where it predicts none."""
+        return None
 
     def observe(self, layer: Layer, x: Tensor) -> None:
         """Gathers statistics of the noise for this input."""
@@ -121,4 +132,4 @@ def apply(layer: Layer, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tenso
 
 def precise(values: Tensor) -> Tensor:
     """At least float32: under autocast, logarithms and square roots of small numbers need it."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()

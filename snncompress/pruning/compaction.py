@@ -69,7 +69,7 @@ def compact(model: nn.Module, groups: Iterable[Group], noise: Noise | None = Non
 def _cut_layer(module: Layer, name: str, removal: Removal, noise: Noise | None, cuts: Cuts) -> None:
     groups = getattr(module, "groups", 1)
     kept_out = _kept(name, module.weight.shape[0], removal.outputs.get(name))
-    kept_in = _kept(name, module.weight.shape[1] * groups, removal.inputs.get(name))
+    kept_in = kept_read = _kept(name, module.weight.shape[1] * groups, removal.inputs.get(name))
     if groups > 1:  # whole groups go: those that stay read as much as before
         inputs = module.weight.shape[1] * groups if kept_in is None else len(kept_in)
         module.groups, kept_in = inputs // module.weight.shape[1], None
@@ -80,7 +80,7 @@ def _cut_layer(module: Layer, name: str, removal: Removal, noise: Noise | None, 
     else:
         module.out_features, module.in_features = outs, ins
     if noise is not None and name in noise.branches:
-        _cut_branch(noise, name, kept_out, kept_in, cuts)
+        _cut_branch(noise, name, {"out": kept_out, "in": kept_in, "read": kept_read, "": None}, cuts)
 
 
 def _cut_norm(module: nn.Module, name: str, gone: set[int], cuts: Cuts) -> None:
@@ -105,9 +105,8 @@ def _cut_module(module: nn.Module, name: str, axes: dict[str, tuple[Tensor | Non
         cuts[f"model.{name}.{leaf}"] = lambda moment, kept=kept: _cut(moment, *kept)  # type: ignore[misc]
 
 
-def _cut_branch(noise: Noise, name: str, kept_out: Tensor | None, kept_in: Tensor | None, cuts: Cuts) -> None:
+def _cut_branch(noise: Noise, name: str, kept_along: dict[str, Tensor | None], cuts: Cuts) -> None:
     branch = noise.branches[name]
-    kept_along = {"out": kept_out, "in": kept_in, "": None}
     for leaf, axes in branch.axes.items():
         kept = tuple(kept_along[axis] for axis in axes)
         _replace(branch, leaf, _cut(getattr(branch, leaf).detach(), *kept))

@@ -161,7 +161,55 @@ class Histogram:
     log_y: bool = False
 
 
-Chart = LineChart | BarChart | Histogram
+@dataclass(frozen=True)
+class Piece:
+    """A part of a bar: its left end, its lower and upper end, its colour in the palette, how dark it is, its words."""
+
+    left: float
+    bottom: float
+    top: float
+    colour: int
+    strength: float
+    words: str
+
+
+SURENESS = ("right and sure", "more sure than right", "less sure than right")  # what the colours of the pieces mean
+
+
+@dataclass(frozen=True)
+class ReliabilityChart:
+    """Accuracy against confidence, bin by bin: on the diagonal, a model is as sure as it is right.
+
+    Attributes:
+        key: names its file.
+        title: what it shows.
+        counts: predictions in each bin; bins with few are drawn paler.
+        confidences: their mean confidence, 0..1.
+        accuracies: the share of right ones, 0..1.
+    """
+
+    key: str
+    title: str
+    counts: tuple[int, ...]
+    confidences: tuple[float, ...]
+    accuracies: tuple[float, ...]
+
+    def pieces(self) -> list[Piece]:
+        """Two for each bin that is not empty: up to the lower of accuracy and confidence, and the gap between them."""
+        width, most = 1 / len(self.counts), max(self.counts, default=1)
+        found = []
+        bins = zip(self.counts, self.confidences, self.accuracies, strict=True)
+        for index, (count, confidence, accuracy) in enumerate(bins):
+            if count:
+                low, high = sorted((confidence, accuracy))
+                strength = 0.3 + 0.7 * math.sqrt(count / most)
+                words = f"{count:,} predictions: confidence {confidence:.1%}, accuracy {accuracy:.1%}"
+                found.append(Piece(index * width, 0.0, low, 0, strength, words))
+                found.append(Piece(index * width, low, high, 1 if confidence > accuracy else 2, strength, words))
+        return found
+
+
+Chart = LineChart | BarChart | Histogram | ReliabilityChart
 
 
 def wants_log(values: Sequence[float]) -> bool:

@@ -9,6 +9,7 @@ from importlib.resources import files
 from typing import Any
 
 from snncompress import __version__
+from snncompress.reporting.calibration import HEADER, table_lines
 from snncompress.reporting.charts import Chart
 from snncompress.reporting.compare import find_fronts
 from snncompress.reporting.headline import Card, block_words, cards, headline, longer_words
@@ -45,8 +46,10 @@ def render_page(story: Story) -> str:
         _layers(story, pictures),
         _published(story),
         "" if pictures.beside else _models(story, pictures),
+        _calibration(story, pictures),
         _spreads(story, pictures),
         _life(story, pictures),
+        _attacks(story, pictures),
         _reproduce(story),
         _footer(story),
     ]
@@ -251,6 +254,19 @@ def _models(story: Story, pictures: Pictures) -> str:
     )
 
 
+def _calibration(story: Story, pictures: Pictures) -> str:
+    record = story.calibration
+    if record is None:
+        return ""
+    words = (
+        f"How far confidence is from accuracy on {record['images']:,} {record['split']} images, before and after a "
+        "temperature that was fitted on validation images (15 bins; paler ones hold fewer predictions)."
+    )
+    ways = "All ways to predict; T is the temperature that the logits are divided by."
+    table = _table(HEADER, table_lines(record))
+    return _section("How sure it is", _note(words), _figures(pictures.calibration), _note(ways), table)
+
+
 def _spreads(story: Story, pictures: Pictures) -> str:
     """Histograms, and what keeps them from being complete."""
     notes = [_note(note) for note in story.notes]
@@ -274,6 +290,15 @@ def _life(story: Story, pictures: Pictures) -> str:
         return ""
     stages = " → ".join(stage.name for stage in story.lineage.stages)
     return _section("Training", _note(f"One run after the other: {stages}."), _figures(pictures.life))
+
+
+def _attacks(story: Story, pictures: Pictures) -> str:
+    if not pictures.attacks:
+        return ""
+    words = "Images were changed to mislead the network; `snncompress attack` says how."
+    if story.run.noise_method is not None:
+        words += " Gradients and predictions are averages over samples of its noise."
+    return _section("Under attack", _note(words), _figures(pictures.attacks))
 
 
 def _reproduce(story: Story) -> str:

@@ -12,10 +12,12 @@ from snncompress.files import make_folder, write_bytes
 from snncompress.reporting.charts import (
     COLOURS,
     DASHES,
+    SURENESS,
     BarChart,
     Chart,
     Histogram,
     LineChart,
+    ReliabilityChart,
     Series,
     short,
     ticks,
@@ -56,6 +58,8 @@ def _picture(chart: Chart) -> bytes:
         _draw_lines(axes, chart)
     elif isinstance(chart, BarChart):
         _draw_bars(axes, chart)
+    elif isinstance(chart, ReliabilityChart):
+        _draw_reliability(axes, chart)
     else:
         _draw_histogram(axes, chart)
     out = io.BytesIO()
@@ -127,6 +131,18 @@ def _draw_bars(axes: Any, chart: BarChart) -> None:
     axes.set(xlim=(0, 125), xlabel=chart.x_label, xticks=[0, 25, 50, 75, 100])
     for place, bar in zip(places, chart.bars, strict=True):
         axes.text(102, place, bar.told, va="center", fontsize=8)
+
+
+def _draw_reliability(axes: Any, chart: ReliabilityChart) -> None:
+    width = 1 / len(chart.counts)
+    for piece in chart.pieces():
+        axes.bar(piece.left, piece.top - piece.bottom, width, piece.bottom, align="edge", edgecolor="white",
+                 linewidth=0.8, color=COLOURS[piece.colour], alpha=piece.strength)  # fmt: skip
+    for colour in sorted({piece.colour for piece in chart.pieces() if piece.top > piece.bottom}):
+        axes.bar(0, 0, color=COLOURS[colour], label=SURENESS[colour])  # for the legend, in full colour
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle="--", label="as sure as right")
+    axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="Confidence (paler: fewer predictions)", ylabel="Accuracy")
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
 
 
 def _draw_histogram(axes: Any, chart: Histogram) -> None:

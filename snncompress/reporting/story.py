@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from snncompress.reporting.attack_charts import attack_charts
 from snncompress.reporting.beside import beside_charts
+from snncompress.reporting.calibration import calibration_charts
 from snncompress.reporting.charts import Bar, BarChart, Chart, Histogram
 from snncompress.reporting.life import life_charts, tradeoff_charts
 from snncompress.reporting.lineage import Lineage
@@ -82,6 +84,11 @@ class Story:
     notes: tuple[str, ...] = ()
 
     @property
+    def calibration(self) -> dict[str, Any] | None:
+        """What ``calibrate`` stored in the run."""
+        return self.run.metrics.get("calibration")
+
+    @property
     def row(self) -> Row:
         """The run's own."""
         return self.rows[-1]
@@ -117,13 +124,17 @@ class Pictures:
     widths: list[Chart] = field(default_factory=list)
     life: list[Chart] = field(default_factory=list)
     spreads: list[Chart] = field(default_factory=list)
-
+    calibration: list[Chart] = field(default_factory=list)
+    attacks: list[Chart] = field(default_factory=list)
     speed: list[Chart] = field(default_factory=list)
     beside: list[Chart] = field(default_factory=list)
 
     def all(self) -> list[Chart]:
         """In the order of the page."""
-        return [*self.beside, *self.tradeoff, *self.speed, *self.widths, *self.spreads, *self.life]
+        return [
+            *self.beside, *self.tradeoff, *self.speed, *self.widths, *self.calibration, *self.attacks, *self.spreads,
+            *self.life,
+        ]  # fmt: skip
 
 
 def tell(
@@ -187,7 +198,9 @@ def draw_up(story: Story) -> Pictures:
         tradeoff=list(tradeoff_charts(points, story.row.task) if len(points) > 1 else []),
         widths=_width_charts(story.row),
         life=list(life_charts(story.lineage, story.row.task)),
+        calibration=calibration_charts(story.calibration) if story.calibration else [],
         spreads=[_histogram(number, spread) for number, spread in enumerate(story.spreads[:MOST_SPREADS], 1)],
+        attacks=list(attack_charts(story.run.metrics)),
         speed=_speed_charts(story),
         beside=list(beside_charts(story.models)) if story.others else [],
     )

@@ -5,7 +5,19 @@ from __future__ import annotations
 import math
 from html import escape
 
-from snncompress.reporting.charts import DASHES, BarChart, Chart, Histogram, LineChart, Mark, labels, short, ticks
+from snncompress.reporting.charts import (
+    DASHES,
+    SURENESS,
+    BarChart,
+    Chart,
+    Histogram,
+    LineChart,
+    Mark,
+    ReliabilityChart,
+    labels,
+    short,
+    ticks,
+)
 from snncompress.reporting.svg import Scale, broken_line, joined, picture, stretch, tag, text
 
 WIDTH, HEIGHT = 340, 230
@@ -18,6 +30,8 @@ def draw(chart: Chart) -> str:
     """The picture of a chart, without title and legend."""
     if isinstance(chart, LineChart):
         return _draw_lines(chart)
+    if isinstance(chart, ReliabilityChart):
+        return _draw_reliability(chart)
     return _draw_bars(chart) if isinstance(chart, BarChart) else _draw_histogram(chart)
 
 
@@ -29,6 +43,9 @@ def legend(chart: Chart) -> str:
         keys += [] if chart.level is None else [(_swatch(6, dashed=True), chart.level[1])]
     elif isinstance(chart, BarChart):
         keys = [(_box("f0"), chart.keys[0]), (_box("ghost"), chart.keys[1])]
+    elif isinstance(chart, ReliabilityChart):
+        shown = {piece.colour for piece in chart.pieces() if piece.top > piece.bottom}
+        keys = [(_box(f"f{colour}"), SURENESS[colour]) for colour in sorted(shown)]
     elif chart.removed is None:
         keys = []
     else:
@@ -136,6 +153,20 @@ def _draw_bars(chart: BarChart) -> str:
         parts.append(tag("rect", x=BAR_NAMES, y=y + 4, width=max(full * left, 1.5), height=BAR_HEIGHT - 8, class_="f0"))
         parts.append(text(WIDTH - BAR_COUNTS + 8, y + 15, bar.told))
     return picture(WIDTH, BAR_HEIGHT * len(chart.bars) + 4, chart.title, parts)
+
+
+def _draw_reliability(chart: ReliabilityChart) -> str:
+    across, up = Scale(0.0, 1.0, LEFT, WIDTH - RIGHT), Scale(0.0, 1.0, HEIGHT - BOTTOM, TOP)
+    parts = _axes(across, up, "Confidence", "Accuracy")
+    width = across(1 / len(chart.counts)) - across(0.0) - 1
+    for piece in chart.pieces():
+        parts.append(
+            tag("rect", tag("title", escape(piece.words)), x=across(piece.left) + 0.5, y=up(piece.top), width=width,
+                height=up(piece.bottom) - up(piece.top), class_=f"f{piece.colour}", fill_opacity=piece.strength)
+        )  # fmt: skip
+    ends = {"x1": across(0.0), "y1": up(0.0), "x2": across(1.0), "y2": up(1.0)}
+    parts.append(tag("line", class_="level", stroke_dasharray="4,3", **ends))
+    return picture(WIDTH, HEIGHT, f"{chart.title}: accuracy over confidence", parts)
 
 
 def _shortened(name: str, most: int = 16) -> str:

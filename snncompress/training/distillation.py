@@ -40,23 +40,23 @@ class DistillOptions:
 class Teacher:
     """A trained network whose probabilities are the targets; averaged over samples where its mean carries nothing."""
 
-    def __init__(self, run: Run, student: Run, options: DistillOptions, device: torch.device) -> None:
+    def __init__(
+        self, run: Run, student: Run, options: DistillOptions, device: torch.device, option: str = "--distill"
+    ) -> None:
         for each in (student, run):
             if each.task is Task.REGRESSION:
                 raise UsageError(
-                    f"--distill: soft targets are probabilities of classes, but {each.name} predicts a number; "
-                    "leave --distill out"
+                    f"{option}: soft targets are probabilities of classes, but {each.name} predicts a number; "
+                    f"leave {option} out"
                 )
         theirs, ours = _outputs(run), _outputs(student)
         if run.input_shape != student.input_shape or theirs != ours:
             raise UsageError(
-                f"--distill {run.name}: it takes {run.input_shape} and gives {theirs} outputs, the student "
+                f"{option} {run.name}: it takes {run.input_shape} and gives {theirs} outputs, the student "
                 f"takes {student.input_shape} and gives {ours}; they must agree"
             )
         if run.normalization != student.normalization:
-            raise UsageError(
-                f"--distill {run.name}: its images are normalized otherwise; they must agree (--normalize)"
-            )
+            raise UsageError(f"{option} {run.name}: its images are normalized otherwise; they must agree (--normalize)")
         self.options = options
         self.model: nn.Module = copy.deepcopy(run.model).to(device).eval().requires_grad_(False)
         self.draws = 1

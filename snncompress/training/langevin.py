@@ -2,10 +2,12 @@
 
 From where training converged, without multiplicative noise, for N training images and the prior w ~ N(0, σ₀²):
 
-    θ ← θ − lr/4 · ∇[N · mean loss + ‖θ‖²/2σ₀²] + ε,   ε ~ N(0, lr/2)
+    θ ← θ − lr/4 · ∇[N · mean loss + ‖θ‖²/2σ₀²] + ε,   ε ~ N(0, T·lr/2)
 
-with lr falling as (1 + t/τ)^−0.55. Mean and variance of every weight are gathered as the samples pass (Welford), so
-that any number of them costs the memory of two copies. Afterwards the network has the posterior's mean.
+with lr falling as (1 + t/τ)^−0.55. T = 1 samples the posterior. Below 1 the posterior is a cold one, p^(1/T), and at
+T = 0 only the noise of the batches is left: variances are then those of stochastic gradient descent. Mean and variance
+of every weight are gathered as the samples pass (Welford), so that any number of them costs the memory of two copies.
+Afterwards the network has the posterior's mean.
 
 Welling, Teh: Bayesian Learning via Stochastic Gradient Langevin Dynamics, ICML 2011; used for weight pruning by
 Nalisnick, Anandkumar, Smyth, 2015.
@@ -35,6 +37,7 @@ class PosteriorOptions:
     samples: int
     lr: float | None = None  # 4·0.01/N when absent
     prior_std: float = 1.0  # σ₀
+    temperature: float = 1.0  # T
 
     def __post_init__(self) -> None:
         if self.samples < 2:
@@ -43,14 +46,18 @@ class PosteriorOptions:
             raise UsageError(f"--posterior-lr {self.lr:g} is out of range; give a number above 0")
         if not 0 < self.prior_std < math.inf:
             raise UsageError(f"--prior-std {self.prior_std:g} is out of range; give a number above 0")
+        if not 0 <= self.temperature < math.inf:
+            raise UsageError(f"--posterior-temperature {self.temperature:g} is out of range; give 0 or more")
 
     @classmethod
-    def parse(cls, text: str, lr: float | None = None, prior_std: float = 1.0) -> PosteriorOptions:
+    def parse(
+        cls, text: str, lr: float | None = None, prior_std: float = 1.0, temperature: float = 1.0
+    ) -> PosteriorOptions:
         """``sgld:10000`` as options."""
         kind, _, count = text.partition(":")
         if kind != "sgld" or not count.isdecimal():
             raise UsageError(f"--posterior '{text}' is not of the form sgld:10000")
-        return cls(int(count), lr, prior_std)
+        return cls(int(count), lr, prior_std, temperature)
 
 
 class Langevin:
@@ -81,12 +88,13 @@ class Langevin:
         loss = self.loss(self.model(inputs), targets)
         loss.backward()
         lr, shrink = self.rate(), 1 / self.options.prior_std**2
+        noise = math.sqrt(self.options.temperature * lr / 2)
         self.count += 1
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 if parameter.grad is not None:  # else it stays: a layer that was not called
                     gradient = parameter.grad.mul_(self.examples).add_(parameter, alpha=shrink)
-                    parameter.sub_(gradient, alpha=lr / 4).add_(torch.randn_like(parameter), alpha=math.sqrt(lr / 2))
+                    parameter.sub_(gradient, alpha=lr / 4).add_(torch.randn_like(parameter), alpha=noise)
                 if name in self._stuck:
                     parameter.masked_fill_(self._stuck[name], 0.0)
                 self._gather(name, parameter)

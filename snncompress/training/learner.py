@@ -17,6 +17,7 @@ from snncompress.models.layers import fill_zeros, find_zeros
 from snncompress.noise.attach import Noise
 from snncompress.noise.branch import Mode
 from snncompress.training import layout
+from snncompress.training.adversarial import Attacker
 from snncompress.training.distillation import Teacher
 from snncompress.training.options import OptimizerName, TrainOptions
 
@@ -40,6 +41,7 @@ class Learner:
         *,
         sparse: bool = False,
         task: Task = Task.CLASSIFICATION,
+        attacker: Attacker | None = None,
     ) -> None:
         self.model = model
         self.noise = noise
@@ -48,6 +50,7 @@ class Learner:
         self.teacher = teacher
         self.sparse = sparse
         self.task = task
+        self.attacker = attacker
         self._last: Tensor | None = None  # the inputs of the last step
         self._channels_last: bool | None = None  # whether the model takes them so; None: not tried yet
         self.forget_sums()
@@ -92,6 +95,8 @@ class Learner:
         """One update; the loss and the error are added to the sums."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group["factor"]
+        if self.attacker is not None:
+            inputs, targets = self._with_attacked(self.attacker, inputs, targets)
         if not self.model.training:
             self.model.train()
         outputs = self.model(self._arranged(inputs))
@@ -107,6 +112,13 @@ class Learner:
         self._sums += torch.stack([loss.detach() * len(inputs), penalty.detach() * len(inputs), fault])
         self._count += len(inputs)
         self._last = inputs
+
+    def _with_attacked(self, attacker: Attacker, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch, and behind it the same images attacked as the model is now."""
+        attacked = attacker.attack(self.model, self.loss, inputs, targets)
+        if self.noise is not None:
+            self.noise.penalty()  # that of the attack is not to be learned from
+        return torch.cat([inputs, attacked]), torch.cat([targets, targets])
 
     def _arranged(self, inputs: Tensor) -> Tensor:
         """The inputs in the layout that is fastest for this model; noise has layouts of its own."""

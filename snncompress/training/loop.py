@@ -23,7 +23,9 @@ from snncompress.noise.branch import Branch, Clock, Mode
 from snncompress.progress import Progress
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
+from snncompress.training.adversarial import AdversarialOptions, Attacker
 from snncompress.training.batchnorm import reestimate
+from snncompress.training.correcting import check_combination, correct
 from snncompress.training.distillation import DistillOptions, Teacher, to_record
 from snncompress.training.feed import (
     AnyBatches,
@@ -57,6 +59,9 @@ def train(
     teacher: Run | None = None,
     distill: DistillOptions | None = None,
     posterior: PosteriorOptions | None = None,
+    correction: str | None = None,
+    correction_from: Run | None = None,
+    adversarial: AdversarialOptions | None = None,
     validation: UserBatches | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -80,6 +85,9 @@ def train(
         teacher: a run whose probabilities are learned from.
         distill: how much, and how softly.
         posterior: samples the weights' posterior after training.
+        correction: a loss for labels that may be wrong, of ``snncompress list corrections``, such as ``forward``.
+        correction_from: a run on the same labels without correction, for a correction that learns from one.
+        adversarial: half of the loss is that of attacked images.
         validation: batches for validation when ``data`` is the user's own iterable.
         out: the folder for the run; nothing is written without it.
         resume: goes on where the run in ``out`` was interrupted.
@@ -104,6 +112,11 @@ def train(
     feed = make_feed(data, validation, options, run.normalization, chosen)
     distill = distill or DistillOptions()
     guide = None if teacher is None else Teacher(teacher, run, distill, chosen)
+    corrected = None
+    if correction is not None:
+        check_combination(correction, teacher, posterior=posterior is not None, own_loss=loss is not None)
+        corrected = correct(correction, correction_from, run, feed.plain, chosen, progress)
+        loss = corrected.loss
     config = {
         **{key: value for key, value in asdict(options).items() if key != "save_every"},
         "method": method,
@@ -111,9 +124,12 @@ def train(
         "layers": None if layers is None else list(layers),
         "distill": to_record(teacher, distill),
         "posterior": None if posterior is None else asdict(posterior),
+        "correction": None if corrected is None else corrected.record,
+        "adversarial": None if adversarial is None else asdict(adversarial),
     }
+    attacker = None if adversarial is None else _attacker(adversarial, run, data, chosen)
     folder = RunFolder(None if out is None else Path(out), command, options.save_every)
-    learner = Learner(model, noise, options, loss, guide, sparse=run.sparse, task=run.task)
+    learner = Learner(model, noise, options, loss, guide, sparse=run.sparse, task=run.task, attacker=attacker)
     started = run.successor(config)
     step, drawn = 0, 0
     with folder:
@@ -123,6 +139,8 @@ def train(
             step, drawn = saved[1]["step"], saved[1].get("drawn", 0)
         elif not resume:
             folder.start(started, force=force)
+        if corrected is not None and corrected.matrix is not None:
+            folder.keep("corruption.json", corrected.matrix)
         metrics = _loop(learner, feed, folder, step, progress)
         if posterior is not None:
             if noise is not None and not drawn:
@@ -137,6 +155,12 @@ def train(
         noise.detach()
     finished = replace(started, model=model.cpu().eval(), metrics=metrics, noise=NoiseRecord.of(noise))
     return folder.finish(finished)
+
+
+def _attacker(options: AdversarialOptions, run: Run, data: Dataset | UserBatches, device: torch.device) -> Attacker:
+    if not isinstance(data, Dataset):
+        raise UsageError("adversarial training must know what pixels are: give a data set of load_data, not batches")
+    return Attacker(options, run.normalization, run.input_shape, device)
 
 
 def _continues(run: Run, method: str, layers: Sequence[str] | None) -> bool:

@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import fields
+from typing import Any
 
 import pytest
 import typer
@@ -16,13 +18,24 @@ from snncompress.cli import run as run_command
 from snncompress.cli.app import app
 from snncompress.registry import KINDS, entries, load
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+def leaves(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """All commands, those of groups as ``zoo list``."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from leaves(command, f"{before}{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
+COMMANDS = dict(leaves(typer.main.get_command(app)))
 HEAVY = {"torch", "torchvision", "numpy", "onnx", "onnxruntime", "safetensors", "matplotlib"}
 
 
 def test_the_commands() -> None:
     assert set(COMMANDS) == {
-        "train", "prune", "watch", "restore", "report", "export", "verify", "evaluate", "curve", "list", "demo",
+        "train", "prune", "watch", "restore", "report", "export", "verify", "evaluate", "calibrate", "attack",
+        "curve", "list", "demo", "zoo list", "zoo show", "zoo run", "zoo verify",
     }  # fmt: skip
 
 
@@ -66,9 +79,12 @@ def test_options_that_many_methods_have_are_flags() -> None:
         (
             "train",
             "--distill --distill-temperature --distill-weight --posterior --posterior-lr --prior-std --noise-lr "
-            "--aggregate --alpha --prior --noise --kl-scale --kl-warmup --layers --omega --margin",
+            "--aggregate --alpha --prior --noise --kl-scale --kl-warmup --layers --omega --margin --correction "
+            "--correction-from --label-noise --random-labels --limit-train",
         ),
-        ("evaluate", "--samples --seed --split"),
+        ("evaluate", "--samples --seed --split --suspects --suspects-by --ood --ood-root"),
+        ("calibrate", "--samples --seed --split --use --out"),
+        ("attack", "--attack --eps --targeted --gradient-samples --ensemble-samples --steps --seeds --limit --runs"),
         (
             "prune",
             "--target-flops --target-size --target-memory --target-latency --criterion --allocation --candidates "
@@ -92,7 +108,9 @@ def test_all_commands_share_these(name: str) -> None:
     assert {"--json", "--quiet", "--debug"} <= options
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["prune", "-h"], ["report", "--help"], []])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["train", "--help"], ["prune", "-h"], ["report", "--help"], ["zoo", "run", "--help"], []]
+)
 def test_help_needs_no_torch(words: list[str]) -> None:
     program = (
         f"import sys\nfrom snncompress.cli import run\nrun({words!r})\n"
@@ -104,13 +122,16 @@ def test_help_needs_no_torch(words: list[str]) -> None:
     assert result.stderr == ""
 
 
-def test_list_needs_no_torch() -> None:
+@pytest.mark.parametrize(
+    ("words", "shown"), [("list methods", "se-snn"), ("zoo list", "lenet5-sample"), ("zoo show lenet5-sample", "prune")]
+)
+def test_list_needs_no_torch(words: str, shown: str) -> None:
     program = (
-        "import sys\nfrom snncompress.cli import run\nrun(['list', 'methods'])\n"
+        f"import sys\nfrom snncompress.cli import run\nrun({words.split()!r})\n"
         f"print('loaded:', sorted(set(sys.modules) & {HEAVY!r}))"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "se-snn" in result.stdout
+    assert shown in result.stdout
     assert "loaded: []" in result.stdout
 
 

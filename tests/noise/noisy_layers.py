@@ -58,7 +58,8 @@ def make_layer(name: str, images: int = 3, dtype: torch.dtype = torch.float64) -
 def make_branch(layer: Any, variant: str, **options: Any) -> Any:
     """A variant's branch, whose parameters differ from one element to the next."""
     method, chosen = VARIANTS[variant]
-    branch = registry.load("methods", method).NoiseBranch(layer, make_options(method, chosen | options), normed=False)
+    values = make_options(method, chosen | options)
+    branch: Any = registry.load("methods", method).NoiseBranch.for_options(values)(layer, values, normed=False)
     with torch.no_grad():
         for parameter in branch.parameters():
             parameter.add_(torch.randn_like(parameter))

@@ -19,7 +19,7 @@ from snncompress.pruning.subject import Subject
 CRITERIA = list(registry.entries("criteria"))
 METHODS = [None, *registry.entries("methods")]
 NEEDED = {  # noise; dropout's weights get a sampled posterior here
-    "entropy": ["se-snn"], "information": ["se-snn"],
+    "entropy": ["se-snn", "vib"], "information": ["se-snn", "vib"],
     "weight-posterior": ["sparse-vd", "vd", "dropout"], "weight-robustness": ["sparse-vd", "vd", "dropout"],
 }  # fmt: skip
 
@@ -84,7 +84,7 @@ def test_what_auto_picks() -> None:
 
     assert {method: auto(make_subject(Small(), method)) for method in METHODS} == {
         None: "taylor", "se-snn": "information", "sparse-vd": "weight-posterior", "vd": "weight-posterior",
-        "variance": "taylor", "dropout": "taylor",  # the former has noise on one layer only
+        "vib": "information", "variance": "taylor", "dropout": "taylor",  # the second last has noise on one layer only
     }  # fmt: skip
     assert auto(make_subject(Small(), "dropout", posterior=True)) == "weight-posterior"
     assert auto(make_subject(Small(), None, posterior=True)) == "weight-posterior"

@@ -37,11 +37,12 @@ def with_norm() -> Run:
     return snncompress.wrap(nn.Sequential(*layers), IMAGE, classes=CLASSES)
 
 
-@pytest.mark.parametrize("prior_std", [0.3, 5.0])
-def test_the_update_by_its_formula(prior_std: float) -> None:
+@pytest.mark.parametrize(("prior_std", "temperature"), [(0.3, 1.0), (5.0, 1.0), (1.0, 0.25), (1.0, 0.0)])
+def test_the_update_by_its_formula(prior_std: float, temperature: float) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     inputs, targets = torch.randn(7, 3).double(), torch.randint(2, (7,))
-    walk = Langevin(model, F.cross_entropy, PosteriorOptions(10, lr=0.01, prior_std=prior_std), examples=50)
+    options = PosteriorOptions(10, lr=0.01, prior_std=prior_std, temperature=temperature)
+    walk = Langevin(model, F.cross_entropy, options, examples=50)
     for number in range(3):
         plain = copy.deepcopy(model)
         lr = 0.01 * (1 + number / (10 / 100)) ** -0.55
@@ -52,7 +53,7 @@ def test_the_update_by_its_formula(prior_std: float) -> None:
         (50 * F.cross_entropy(plain(inputs), targets) + squares / (2 * prior_std**2)).backward()
         torch.manual_seed(number)
         for new, old in zip(model.parameters(), plain.parameters(), strict=True):
-            noise = math.sqrt(lr / 2) * torch.randn_like(old)
+            noise = math.sqrt(temperature * lr / 2) * torch.randn_like(old)
             assert old.grad is not None
             torch.testing.assert_close(new - noise, old - lr / 4 * old.grad, rtol=1e-12, atol=1e-12)
 
@@ -204,6 +205,7 @@ def test_what_is_no_posterior(text: str) -> None:
         ({"samples": 0}, "sgld:0"), ({"samples": 1}, "sgld:1"),
         ({"lr": 0.0}, "--posterior-lr"), ({"lr": math.nan}, "--posterior-lr"),
         ({"prior_std": 0.0}, "--prior-std"), ({"prior_std": math.inf}, "--prior-std"),
+        ({"temperature": -0.1}, "--posterior-temperature"), ({"temperature": math.nan}, "--posterior-temperature"),
     ],
 )  # fmt: skip
 def test_impossible_options_are_refused(wrong: dict[str, float], option: str) -> None:

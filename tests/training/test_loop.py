@@ -30,6 +30,7 @@ OPTIONS = TrainOptions(epochs=2, lr=0.01, batch_size=64, save_every=0)
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((method, {}) for method in entries("methods")),
     *(("se-snn", {"aggregate": kind}) for kind in ("sample", "both")),
+    ("se-snn", {"place": "input"}),
     *(("vd", {"alpha": "neuron", "prior": prior, "kl_warmup": "0:2"}) for prior in ("student", "ard")),
     *(("variance", {"noise": kind}) for kind in ("bernoulli", "uniform")),
     *(("dropout", {"noise": kind}) for kind in ("gaussian", "beta")),

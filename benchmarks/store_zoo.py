@@ -1,0 +1,54 @@
+"""Makes an entry of the model zoo: follows its recipe once a seed, measures what comes out, and stores the first.
+
+    python -m benchmarks.store_zoo lenet5-mnist --seeds 0 1 2 --data-root data --out runs/zoo
+
+writes `run.json`, `model.safetensors`, `probe.safetensors` and, after pruning, `plan.json` into `model_zoo/NAME`, and
+`[figures]` into its `recipe.toml`. The stored run is that of the first seed, not the best one. What is there already is
+not made again, so that it can be interrupted, or shared between processes by their seeds with --only-run.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks.commands import snncompress
+from snncompress.cli.screen import Screen
+from snncompress.run_files import load
+from snncompress.zoo.entries import find_zoo
+from snncompress.zoo.measuring import load_own_data, measure, state
+from snncompress.zoo.storing import store
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--data-root", default="data")
+    parser.add_argument("--out", type=Path, default=Path("runs/zoo"), help="holds a folder a seed")
+    parser.add_argument("--file", nargs="*", default=[], help="KEY=PATH, for recipes that need files")
+    parser.add_argument("--split", default="test", choices=["test", "validation"])
+    parser.add_argument("--samples", type=int, help="state the error of so many averaged samples")
+    parser.add_argument("--only-run", action="store_true", help="store nothing")
+    arguments = parser.parse_args()
+    entry = find_zoo(arguments.name)
+    folders = [arguments.out / f"{entry.name}-seed{seed}" for seed in arguments.seeds]
+    files = [word for file in arguments.file for word in ("--file", file)]
+    for seed, folder in zip(arguments.seeds, folders, strict=True):
+        place = ["--out", str(folder), "--data-root", arguments.data_root]
+        snncompress("zoo", "run", entry.name, "--seed", str(seed), *place, *files, "--resume")
+    if arguments.only_run:
+        return
+    runs = [load(folder / entry.recipe.result) for folder in folders]
+    with Screen() as screen:
+        results = [
+            measure(run, load_own_data(run, arguments.data_root), arguments.split, arguments.samples, progress=screen)
+            for run in runs
+        ]
+    figures = state(arguments.seeds, results, arguments.split, arguments.samples)
+    store(entry, runs[0], figures, folders[0])
+    snncompress("zoo", "verify", entry.name, "--data-root", arguments.data_root)
+
+
+if __name__ == "__main__":
+    main()

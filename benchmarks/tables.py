@@ -1,0 +1,191 @@
+"""The papers' tables with ours beside them.
+
+    python -m benchmarks.tables all --quick --data-root data
+    python -m benchmarks.tables lenet5-neurons sparse-vd --quick --json
+
+Published rows come from `snncompress/reporting/published.toml`; ours from the entries of the model zoo that name the
+table in their recipe, and from `benchmarks/results/TABLE.json`. With --quick nothing is trained: stored weights are
+measured again where their data are there (`snncompress zoo verify`), stored results are read, and what is missing is
+shown as missing. Without it, recipes and benchmarks of the table are first run anew into --out, which takes hours to
+days and is resumable. Exit code 1 if stored weights do not have their figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import results
+from benchmarks.commands import snncompress
+from snncompress.errors import DataError
+from snncompress.reporting.published import published_tables
+from snncompress.reporting.table import UNKNOWN, grid
+from snncompress.run_files import load
+from snncompress.zoo.entries import ZooEntry, list_zoo
+from snncompress.zoo.measuring import Measured, load_own_data, measure, verify_zoo
+from snncompress.zoo.recipe import Figures
+
+# The benchmark that stores a table's rows with --store.
+BENCHMARKS = {
+    "sparse-vd": "sparse_vd",
+    "snr-spr": "weight_curves",
+    "variance-layers": "variance_layers",
+    "parameterizations": "parameterizations",
+}
+# column: its title, and how a number is printed
+COLUMNS = {
+    "size": ("size, %", ".2f"),
+    "flops": ("FLOPs, M", ".3f"),
+    "memory": ("memory, %", ".2f"),
+    "error": ("error, %", ".2f"),
+    "sparsity": ("zeros a layer, %", ""),
+    "ratio": ("all : kept", ".0f"),
+    "temperature": ("temperature", ""),
+    "test_error": ("test error", ".4g"),
+    "snr": ("SNR", ".1f"),
+    "spr": ("SPR", ".1f"),
+    "magnitude": ("magnitude", ".1f"),
+    "random": ("random", ".1f"),
+    "accuracy_mean": ("mean propagation, %", ".1f"),
+    "accuracy_one": ("one sample, %", ".1f"),
+    "accuracy_averaged": ("20 averaged, %", ".1f"),
+    "elbo": ("ELBO", ",.1f"),
+    "data_term": ("data term", ",.1f"),
+    "kl": ("KL", ",.1f"),
+    "accuracy_before": ("accuracy before, %", ".2f"),
+    "accuracy": ("accuracy, %", ".2f"),
+    "speedup": ("speed-up", ".2f"),
+}
+MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of ours: its method, what stands in its columns, where it comes from, and whether that may be trusted."""
+
+    values: dict[str, Any]
+    origin: str
+    state: str  # verified, failed, stored, made or missing
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts."""
+        return {**self.values, "from": self.origin, "state": self.state}
+
+
+def of_figures(figures: Figures | Measured) -> dict[str, Any]:
+    """The columns that the figures of a model fill."""
+    averaged = getattr(figures, "samples", None) is not None
+    return {
+        "size": figures.weights_percent,
+        "flops": figures.flops / 1e6,
+        "memory": figures.memory_percent,
+        "error": figures.error,
+        "ratio": figures.ratio,
+        "accuracy": 100 - figures.error,
+        "speedup": 100 / figures.flops_percent,
+        **({"accuracy_averaged": 100 - figures.error} if averaged else {}),
+        **({"spread": figures.spread, "seeds": list(figures.seeds)} if isinstance(figures, Figures) else {}),
+    }
+
+
+def check(entry: ZooEntry, data_root: str) -> Line:
+    """An entry's stored figures, verified where that is possible."""
+    method, figures = {"method": f"ours: {entry.name}"}, entry.recipe.figures
+    if figures is None or not entry.stored:
+        return Line(method, f"`python -m benchmarks.store_zoo {entry.name}` makes it", MISSING)
+    values = {**method, **of_figures(figures)}
+    try:
+        result = verify_zoo(entry.name, data_root=data_root)
+    except DataError:
+        return Line(values, f"zoo:{entry.name}, its data are not here", "stored")
+    if result.passed:
+        return Line(values, f"zoo:{entry.name}", "verified")
+    return Line({**method, **of_figures(result.measured)}, f"zoo:{entry.name}: {', '.join(result.failed)}", "failed")
+
+
+def make(entry: ZooEntry, data_root: str, out: Path) -> Line:
+    """An entry made anew from its recipe, with seed 0; one that needs files of the user's is only checked."""
+    if entry.recipe.files:
+        return check(entry, data_root)
+    folder = out / entry.name
+    snncompress("zoo", "run", entry.name, "--out", str(folder), "--data-root", data_root, "--resume")
+    run, figures = load(folder / entry.recipe.result), entry.recipe.figures
+    split, samples = (figures.split, figures.samples) if figures is not None else ("test", None)
+    measured = measure(run, load_own_data(run, data_root), split, samples)
+    return Line({"method": f"ours: {entry.name}", **of_figures(measured)}, "its recipe, seed 0", "made")
+
+
+def stored(table: str) -> list[Line]:
+    """What the table's benchmark has left."""
+    if table not in BENCHMARKS:
+        return []
+    result = results.read(table)
+    if result is None:
+        return [Line({"method": "ours"}, f"`python -m benchmarks.{BENCHMARKS[table]} --store` makes it", MISSING)]
+    origin = f"benchmarks.{BENCHMARKS[table]} at {result['commit'][:9]}{' and changes' if result['modified'] else ''}"
+    return [Line({**row, "method": f"ours: {row['method']}"}, origin, "stored") for row in result["rows"]]
+
+
+def collect(table: str, data_root: str, quick: bool, out: Path) -> list[Line]:
+    """All lines of ours, those of the zoo first."""
+    entries = [entry for entry in list_zoo() if table in entry.recipe.tables]
+    if not quick and table in BENCHMARKS:
+        words = ["--data-root", data_root, "--out", str(out / table), "--store"]
+        subprocess.run([sys.executable, "-m", f"benchmarks.{BENCHMARKS[table]}", *words], check=True)
+    lines = [check(entry, data_root) if quick else make(entry, data_root, out) for entry in entries]
+    lines += stored(table)
+    return lines or [Line({"method": "ours"}, "no recipe of the zoo names this table", MISSING)]
+
+
+def render(table: dict[str, Any], lines: list[Line]) -> str:
+    """A table in Markdown."""
+    columns = table["columns"]
+    header = ["Method", "From", *(COLUMNS[column][0] for column in columns)]
+    rows = [
+        [row["method"], "published", *(str(row.get(column, UNKNOWN)) for column in columns)] for row in table["rows"]
+    ]
+    for line in lines:
+        cells = [_cell(line.values, column) for column in columns]
+        rows.append([line.values["method"], f"{line.state}: {line.origin}", *cells])
+    note = f"\n\n{table['note']}" if "note" in table else ""
+    source = "" if table["source"] == "none" else f"\n\nPublished: {table['source']}."
+    return f"## {table['title']}\n\n{grid(header, rows, left=2, markdown=True)}{source}{note}"
+
+
+def _cell(values: dict[str, Any], column: str) -> str:
+    value = values.get(column)
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, str):
+        return value
+    spread = values.get("spread") if column in ("error", "accuracy", "accuracy_averaged") else None
+    shown = format(value, COLUMNS[column][1])
+    return shown if spread is None else f"{shown} ± {spread:.2f}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    tables = published_tables()
+    parser.add_argument("names", nargs="+", choices=["all", *tables], metavar="NAME", help=f"all, {', '.join(tables)}")
+    parser.add_argument("--quick", action="store_true", help="train nothing")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--data-root", default="data")
+    parser.add_argument("--out", type=Path, default=Path("runs/tables"), help="for what is made without --quick")
+    given = parser.parse_args(arguments)
+    names = list(tables) if "all" in given.names else given.names
+    found = {name: collect(name, given.data_root, given.quick, given.out) for name in names}
+    if given.json:
+        shown = {name: {**tables[name], "ours": [line.to_json() for line in found[name]]} for name in names}
+        print(json.dumps(shown, indent=2, ensure_ascii=False))
+    else:
+        print("\n\n".join(render(tables[name], found[name]) for name in names))
+    return int(any(line.state == "failed" for lines in found.values() for line in lines))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

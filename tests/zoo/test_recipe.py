@@ -1,0 +1,82 @@
+"""Recipes: read, checked, filled, and given figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from snncompress.errors import RunError, UsageError
+from snncompress.zoo.recipe import Figures, read_recipe, with_figures
+
+TEXT = """
+summary = "a small thing"
+model = "mlp"
+data = "mnist-sample"
+licence = "CC BY-SA 3.0"
+result = "plain"
+
+[[steps]]
+about = "the beginning"
+command = '''
+train mlp --checkpoint {weights} --data mnist-sample
+  --data-root {data_root} --seed {seed} --out "{out}/plain"
+'''
+
+[files]
+weights = "mlp.pth from somewhere"
+"""
+FIGURES = Figures("test", 5.25, 0.5, (0, 1), (5.0, 5.5), 100, 10.0, 1000, 5.0, 20, 2.5, 12.5, 900, 20)
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_command_is_filled_word_by_word(tmp_path: Path) -> None:
+    recipe = read_recipe(write(tmp_path, TEXT))
+    values = recipe.values("small", Path("my runs"), Path("my data"), 3, {"weights": "a b.pth"})
+    assert recipe.steps[0].fill(values) == [
+        "train", "mlp", "--checkpoint", "a b.pth", "--data", "mnist-sample", "--data-root", "my data", "--seed", "3",
+        "--out", "my runs/plain",
+    ]  # fmt: skip
+
+
+def test_files_that_a_recipe_needs_are_asked_for(tmp_path: Path) -> None:
+    recipe = read_recipe(write(tmp_path, TEXT))
+    with pytest.raises(UsageError, match=r"--file weights=PATH \(mlp.pth from somewhere\)"):
+        recipe.values("small", tmp_path, tmp_path, 0, {})
+    with pytest.raises(UsageError, match=r"needs no such file \(it takes: weights\)"):
+        recipe.values("small", tmp_path, tmp_path, 0, {"weights": "a", "wights": "b"})
+
+
+def test_figures_are_read_as_they_were_written(tmp_path: Path) -> None:
+    text = with_figures(TEXT, FIGURES)
+    recipe = read_recipe(write(tmp_path, text))
+    assert recipe.figures == FIGURES
+    assert recipe.steps == read_recipe(write(tmp_path, TEXT)).steps
+    assert with_figures(text, FIGURES) == text
+    between = TEXT.replace("[files]", f"[figures]\n{FIGURES.to_toml()}[files]")
+    assert with_figures(between, FIGURES) == text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('model = "mlp"', "", "it lacks 'model'"),
+        ("{seed}", "{sed}", r"\{sed\} stands for nothing \(known: out, data_root, seed, weights\)"),
+        ("[files]", "[flies]", "there is no 'flies' in a recipe"),
+        ("command", "comand", "it lacks 'command'"),
+        ('"{out}/plain"', '"{out}/plain', "No closing quotation"),
+        ("[files]", "[figures]\nerror = 1\n[files]", "it lacks 'seeds'"),
+        ("[[steps]]", "[[steps", "cannot read the recipe"),
+    ],
+)
+def test_what_makes_no_sense_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in TEXT
+    with pytest.raises(RunError, match=message):
+        read_recipe(write(tmp_path, TEXT.replace(old, new)))
+    with pytest.raises(RunError, match=r"recipe\.toml"):
+        read_recipe(tmp_path / "gone" / "recipe.toml")
