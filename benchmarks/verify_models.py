@@ -4,7 +4,7 @@
 
 For each model, in a process of its own: random weights, batch norms with random statistics (so that folding them is
 tested) and no layer of zeros; exported to ONNX as it is and pruned to half of its FLOPs, and each file verified as
-`snncompress verify` does: ONNX's checker, shapes, outputs at batch 1, 7 and 256 (32 for images of 224 pixels, where 256
+`snncompress verify` does: ONNX's checker, shapes, outputs at batch 1, 7 and 256 (16 for images of 224 pixels, where 256
 take gigabytes and minutes; --largest), and answers. Labels are those of torch: the error that onnxruntime gets is the
 share of answers that differ. Prints a line a file: opset, bytes, batch norms of the model and of the file, the largest
 difference of an output at each batch, of the largest output, how far images spread an output (the same unit), and the
@@ -39,7 +39,7 @@ from snncompress.reporting.table import UNKNOWN, format_bytes
 from snncompress.run import Run
 
 MODELS = [*registry.entries("models"), *(f"torchvision:{name}" for name in TORCHVISION)]
-LARGEST, LARGEST_OF_BIG = 256, 32
+LARGEST, LARGEST_OF_BIG = 256, 16
 BIG = 128  # pixels a side, from which the largest batch is smaller
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 

@@ -140,10 +140,10 @@ def header(run: Run, status: str, command: Sequence[str]) -> dict[str, Any]:
 
 
 def store_metrics(run: Run, metrics: dict[str, Any]) -> Run:
-    """Adds measurements to a run, in its folder too where it has one; a run of the zoo stays as it is.
+    """Adds measurements to a run, in its folder too where it has one; what others have noted there since stays.
 
     Raises:
-        RunError: If its folder cannot be written to.
+        RunError: If its folder cannot be written to, or belongs to the zoo.
     """
     merged = {**run.metrics, **metrics}
     if run.path is not None:
@@ -153,6 +153,7 @@ def store_metrics(run: Run, metrics: dict[str, Any]) -> Run:
                 f"`snncompress train zoo:{run.label} --method none --epochs 0 --out RUN`"
             )
         content = read_json(run.path / "run.json")
+        merged = {**content["metrics"], **metrics}
         write_json(run.path / "run.json", {**content, "metrics": merged})
     return replace(run, metrics=merged)
 
