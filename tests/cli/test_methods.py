@@ -146,7 +146,8 @@ def test_the_offered_distillation_works(runs: Path, call: Any, tmp_path: Path) -
 
 def test_a_posterior_is_kept_until_the_weights_change(runs: Path, call: Any, tmp_path: Path) -> None:
     words = ["--method", "dropout", "--epochs", "1", "--posterior", "sgld:20", "--posterior-lr", "1e-5"]
-    call("train", runs / "none", *words, "--prior-std", "0.5", "--posterior-temperature", "0.5", "--out", tmp_path / "a")
+    words += ["--posterior-temperature", "0.5", "--prior-std", "0.5"]
+    call("train", runs / "none", *words, "--out", tmp_path / "a")
     run = snncompress.load(tmp_path / "a")
     assert run.posterior is not None
     assert run.config["posterior"] == {"samples": 20, "lr": 1e-5, "prior_std": 0.5, "temperature": 0.5}
