@@ -28,7 +28,7 @@ SPARSE = ["--method", "sparse-vd", "--schedule", "linear", "--epochs", "25", "--
 RANDOM = ["--random-labels"]
 # row: its options, and the lecture's accuracies and sparsity
 ROWS: dict[str, tuple[Command, str]] = {
-    "dropout": (["--method", "dropout", "-o", "rate=0.2", "--epochs", "60", *RANDOM], "100%, 10%"),
+    "dropout": (["--method", "dropout", "-o", "rate=0.1", "--epochs", "60", *RANDOM], "100%, 10%"),
     "sparse-vd": ([*SPARSE, *RANDOM], "10%, 10%, 100%"),
     "sparse-vd-true": (SPARSE, ""),
 }
