@@ -114,7 +114,9 @@ def main() -> None:
         bound = result["elbo"]
         accuracies = 100 - result["error"], 100 - result["averaged"]["error"]
         ours = (bound["elbo"], bound["data"], bound["kl"], *accuracies)
-        rows.append([name, *(f"{value:,.1f} ({theirs:,.1f})" for value, theirs in zip(ours, paper, strict=True))])
+        shown = [f"{value:,.1f} ({theirs:,.1f})" for value, theirs in zip(ours, paper, strict=True)]
+        shown[1] = f"{bound['data']:,.1f} ± {bound['deviation']:.1f} ({paper[1]:,.1f})"
+        rows.append([name, *shown])
         kept.append({"method": name, **dict(zip(COLUMNS, ours, strict=True))})
     (arguments.out / "table.json").write_text(json.dumps(results, indent=2))
     if arguments.store:
