@@ -2,13 +2,14 @@
 
     python -m benchmarks.verify_models --out runs/verify.jsonl [MODEL ...]
 
-For each model, in a process of its own: random weights, batch norms with random statistics (so that folding them is
-tested) and no layer of zeros; exported to ONNX as it is and pruned to half of its FLOPs, and each file verified as
-`snncompress verify` does: ONNX's checker, shapes, outputs at batch 1, 7 and 256 (32 for images of 224 pixels, where 256
-take gigabytes and minutes; --largest), and answers. Labels are those of torch: the error that onnxruntime gets is the
-share of answers that differ. Prints a line a file: opset, bytes, batch norms of the model and of the file, the largest
-difference of an output at each batch, of the largest output, how far images spread an output (the same unit), and the
-seconds of export and verification. What OUT holds already is not done again. Ends with exit code 1 if a file fails.
+For each model, in a process of its own: random weights, batch norms with random scales and with statistics of images
+(so that folding them is tested) and no layer of zeros; exported to ONNX as it is and pruned to half of its FLOPs, and
+each file verified as `snncompress verify` does: ONNX's checker, shapes, outputs at batch 1, 7 and 256 (16 for images of
+224 pixels, where 256 take gigabytes and minutes; --largest), and answers. Labels are those of torch: the error that
+onnxruntime gets is the share of answers that differ. Prints a line a file: opset, bytes, batch norms of the model and
+of the file, the largest difference of an output at each batch, of the largest output, how far images spread one (the
+same unit), and the seconds of export and verification. What OUT holds already is not done again. Ends with exit code 1
+if a file fails.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from snncompress.reporting.table import UNKNOWN, format_bytes
 from snncompress.run import Run
 
 MODELS = [*registry.entries("models"), *(f"torchvision:{name}" for name in TORCHVISION)]
-LARGEST, LARGEST_OF_BIG = 256, 32
+LARGEST, LARGEST_OF_BIG = 256, 16
 BIG = 128  # pixels a side, from which the largest batch is smaller
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
@@ -48,6 +49,17 @@ def draw_images(count: int, shape: tuple[int, ...]) -> torch.Tensor:
     """Coloured clouds under noise: images of noise alone look all the same to a network that averages."""
     clouds = F.interpolate(torch.rand(count, shape[0], 4, 4), tuple(shape[1:]), mode="bilinear")
     return (clouds + 0.2 * torch.rand(count, *shape) - 0.1).clamp(0, 1)
+
+
+def settle(model: nn.Module, images: torch.Tensor) -> None:
+    """Gives batch norms the statistics of images; with others, random layers lose what an image is."""
+    norms = [module for module in model.modules() if isinstance(module, NORMS)]
+    for norm in norms:
+        norm.train()
+        norm.momentum = 1.0
+    if norms:
+        model(images)
+    model.eval()
 
 
 def logits(run: Run, images: torch.Tensor) -> torch.Tensor:
@@ -92,6 +104,7 @@ def try_model(name: str, largest: int | None) -> list[dict[str, Any]]:
     randomize(run.model.eval())
     largest = largest or (LARGEST_OF_BIG if run.input_shape[1] >= BIG else LARGEST)
     images = draw_images(largest, run.input_shape)
+    settle(run.model, run.normalization(images))
     results = [{"model": name, "pruned": False, **verify(run, images, largest)}]
     small, _, _ = prune(run)
     return [*results, {"model": name, "pruned": True, **verify(small, images, largest)}]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from snncompress.evaluation.robustness import attack as attack
     from snncompress.evaluation.sampling import evaluate_stochastic as evaluate_stochastic
     from snncompress.evaluation.suspects import find_suspects as find_suspects
+    from snncompress.exporting.calibrated import bake as bake
     from snncompress.exporting.formats import export_model as export_model
     from snncompress.exporting.onnx import export_onnx as export_onnx
     from snncompress.exporting.verify import verify_onnx as verify_onnx
@@ -57,6 +58,7 @@ _PUBLIC = {
     "WeightOptions": "pruning.options",
     "attach": "noise.attach",
     "attack": "evaluation.robustness",
+    "bake": "exporting.calibrated",
     "calibrate": "evaluation.calibration",
     "detect_outliers": "evaluation.ood",
     "evaluate": "evaluation.accuracy",

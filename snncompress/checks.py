@@ -1,4 +1,4 @@
-"""A verdict about one thing that was looked at."""
+"""Verdicts about things that were looked at."""
 
 from __future__ import annotations
 
@@ -25,3 +25,24 @@ class Check:
     def to_json(self) -> dict[str, Any]:
         """For scripts."""
         return {"name": self.name, "passed": self.passed, **self.values}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Something with all its checks."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing failed."""
+        return not self.failed
+
+    @property
+    def failed(self) -> list[str]:
+        """The names of the checks that failed."""
+        return [check.name for check in self.checks if check.passed is False]
+
+    def verdict(self) -> dict[str, Any]:
+        """For scripts: whether all passed, and each of them."""
+        return {"passed": self.passed, "checks": [check.to_json() for check in self.checks]}

@@ -28,7 +28,7 @@ from snncompress.models.sources import ModelSource, build, default_input_shape, 
 from snncompress.run import NoiseRecord, Run, wrap
 from snncompress.sparse_files import read_model, write_model
 from snncompress.storage import Storage
-from snncompress.zoo.entries import find_zoo, is_zoo
+from snncompress.zoo.entries import find_zoo, in_zoo, is_zoo
 
 FORMAT = 1
 NEEDED = {  # what a run cannot be loaded without
@@ -140,10 +140,20 @@ def header(run: Run, status: str, command: Sequence[str]) -> dict[str, Any]:
 
 
 def store_metrics(run: Run, metrics: dict[str, Any]) -> Run:
-    """Adds measurements to a run, in its folder too where it has one."""
+    """Adds measurements to a run, in its folder too where it has one; what others have noted there since stays.
+
+    Raises:
+        RunError: If its folder cannot be written to, or belongs to the zoo.
+    """
     merged = {**run.metrics, **metrics}
     if run.path is not None:
+        if in_zoo(run.path):
+            raise RunError(
+                f"{run.label} belongs to the zoo, which is not written to; make a run of your own with "
+                f"`snncompress train zoo:{run.label} --method none --epochs 0 --out RUN`"
+            )
         content = read_json(run.path / "run.json")
+        merged = {**content["metrics"], **metrics}
         write_json(run.path / "run.json", {**content, "metrics": merged})
     return replace(run, metrics=merged)
 

@@ -30,13 +30,13 @@ class TestContract:
         assert entry.summary == entry.summary.strip()
 
 
-@pytest.mark.parametrize("kind", ["methods", "criteria", "corrections"])
+@pytest.mark.parametrize("kind", ["methods", "criteria", "corrections", "attacks"])
 def test_one_file_one_name(kind: str) -> None:
     for name, entry in registry.entries(kind).items():
         assert entry.module.rpartition(".")[2] == name.replace("-", "_")
 
 
-@pytest.mark.parametrize("kind", ["methods", "criteria", "corrections"])
+@pytest.mark.parametrize("kind", ["methods", "criteria", "corrections", "attacks"])
 def test_the_docstring_opens_with_the_summary(kind: str) -> None:
     for name, entry in registry.entries(kind).items():
         docstring = registry.load(kind, name).__doc__ or ""
@@ -55,8 +55,9 @@ def test_no_line_misses_the_form_by_a_little(kind: str) -> None:
 
 
 def test_what_the_issue_asks_for_is_there() -> None:
-    assert {"se-snn", "sparse-vd", "vd", "variance", "dropout"} <= set(registry.entries("methods"))
+    assert {"se-snn", "sparse-vd", "vd", "variance", "dropout", "vib"} <= set(registry.entries("methods"))
     assert {"entropy", "magnitude", "random"} <= set(registry.entries("criteria"))
+    assert {"fgs", "ifgs", "pgd", "cw"} <= set(registry.entries("attacks"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from snncompress.cli import options as o
-from snncompress.errors import UsageError
+from snncompress.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from snncompress.cli.opening import Opened
@@ -110,6 +110,8 @@ def calibrate(
             device=pick_device(device), progress=screen,
         )  # fmt: skip
         stored = _store(opened, result, screen)
+        if run.hollow:
+            screen.message(f"the mean of layer {run.hollow[0]} carries nothing: only averaged samples are calibrated")
     if out is not None:
         _keep(out, result)
     if json:
@@ -121,14 +123,21 @@ def calibrate(
 def _store(opened: Opened, result: Calibration, screen: Screen) -> bool:
     """Keeps what was fitted in the run; says why where that cannot be."""
     from snncompress.run_files import store_metrics
+    from snncompress.zoo.entries import in_zoo
 
     if opened.run.path is None:
         screen.message("nothing is kept: this is a model and no run (snncompress train --epochs 0 makes one)")
     elif not opened.own:
         screen.message("nothing is kept in the run: these are not its own data and normalization")
+    elif in_zoo(opened.run.path):
+        screen.message("nothing is kept: the zoo is not written to (snncompress train --epochs 0 makes a run of yours)")
     else:
-        store_metrics(opened.run, {"calibration": result.to_json()})
-        return True
+        try:
+            store_metrics(opened.run, {"calibration": result.to_json()})
+        except RunError as error:  # a run that others own may be looked at, too
+            screen.message(f"nothing is kept in the run: {error}")
+        else:
+            return True
     return False
 
 

@@ -24,8 +24,7 @@ def commands(out: Path) -> list[list[str]]:
          "--final-lr", "0.003", "--augment", "shift", "--out", small],
         ["train", small, "--from-scratch", "--method", "none", "--epochs", "49", "--lr", "0.003",
          "--augment", "shift", "--out", scratch],
-        ["report", plain, small, scratch],
-        ["report", small, "--quiet", "--layers", "--latency", "--plot", str(out / "tradeoff.png"),
+        ["report", plain, scratch, small, "--latency", "--plot", str(out / "tradeoff.png"),
          "--html", str(out / "report.html")],
         ["export", small, "--with-normalization", "--out", str(out / "small.onnx")],
     ]  # fmt: skip

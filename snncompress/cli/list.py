@@ -25,7 +25,7 @@ def list_(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Lists the models, data, methods or criteria there are.
+    """Lists the models, data, methods, criteria or attacks there are.
 
     \b
     Examples:

@@ -95,7 +95,7 @@ def open_run(request: Request, *, with_data: bool = True) -> Opened:
         run = load(
             request.source, checkpoint=request.checkpoint, normalize=request.normalize, trust=request.trust_source
         )
-        own = is_own(run, request) and not is_zoo(request.source)  # the zoo is not written to
+        own = is_own(run, request)
         data = _load(request, run.data) if with_data and (request.data or run.data) else None
         if data is not None:
             run = replace(run, data=_settings(request, run.data))

@@ -70,7 +70,7 @@ class Race:
             note = {"latency": self._note(lane, speed)}
             run = replace(lane.run, metrics={**lane.run.metrics, **note})
             with suppress(RunError):  # it is only a note: a run that others own may be measured, too
-                store_metrics(lane.run, note)
+                run = store_metrics(lane.run, note)
         return run
 
     def _note(self, lane: _Lane, speed: Speed) -> dict[str, Any]:

@@ -161,7 +161,8 @@ def show_samples(run: Run, result: StochasticEvaluation, images: str, split: str
     print(tabulate(rows, ["", run.task.measure, "NLL"], disable_numparse=True, colalign=("left", "right", "right")))
     if result.elbo is not None:
         bound = result.elbo
-        print(f"\nELBO of the training data: {bound.elbo:,.1f} = {bound.data:,.1f} (data) − {bound.kl:,.1f} (KL)")
+        data = f"{bound.data:,.1f}" + (f" ± {bound.deviation:,.1f}" if bound.deviation else "")
+        print(f"\nELBO of the training data: {bound.elbo:,.1f} = {data} (data) − {bound.kl:,.1f} (KL)")
 
 
 def warn_labels(data: Dataset, screen: Screen) -> None:

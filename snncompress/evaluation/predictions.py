@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -118,10 +118,28 @@ def _by_mean(model: nn.Module, noise: Noise | None, layer: str | None, inputs: T
 
 def _by_samples(model: nn.Module, noise: Noise, inputs: Tensor, counts: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
     """The logarithm of the mean probability after each of some counts of samples."""
+    draw = _sampler(model, noise, inputs)
     total: Tensor | None = None
     with noise.mode(Mode.SAMPLE):
         for drawn in range(1, max(counts) + 1):
-            log_p = model(inputs).float().log_softmax(-1)
+            log_p = draw().float().log_softmax(-1)
             total = log_p if total is None else torch.logaddexp(total, log_p)
             if drawn in counts:
                 yield drawn, (total - math.log(drawn)).cpu()
+
+
+def _sampler(model: nn.Module, noise: Noise, inputs: Tensor) -> Callable[[], Tensor]:
+    """Draws a sample of the outputs; all that comes before a classifier which alone is stochastic is computed once."""
+    if len(noise.branches) > 1:
+        return lambda: model(inputs)
+    layer = model.get_submodule(next(iter(noise.branches)))
+    calls: list[tuple[Tensor, Tensor]] = []
+    handle = layer.register_forward_hook(lambda _, given, made: calls.append((given[0], made)))
+    try:
+        with noise.mode(Mode.MEAN):
+            outputs = model(inputs)
+    finally:
+        handle.remove()
+    if len(calls) == 1 and calls[0][1] is outputs:
+        return lambda: layer(calls[0][0])
+    return lambda: model(inputs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -121,36 +122,58 @@ def attack(
     extra = int(getattr(module, "FINDS_SHORTEST", False))
     batches = -(-count // BATCH)
     progress.start(name, plan.seeds * batches * (module.count_gradients(plan) + len(plan.eps) + extra))
-    rows = []  # a seed: (strengths, 3) of accuracy, success, length
-    examples: list[tuple[Tensor, Tensor, Tensor]] = []
+    tallies = []
     for number in range(plan.seeds):
-        sums = torch.zeros(len(plan.eps) + extra, 3, dtype=torch.float64)
         with own_random_numbers(victim.members[0].model, seed + number):
-            for pixels, labels in _batches(images, count, device):
-                aims = _draw(labels, runs[0], victim, pixels) if plan.targeted else labels
-                for index, attacked in enumerate(module.attack(victim, pixels, aims, plan)):
-                    answers = victim.predict(attacked).argmax(-1)
-                    success = answers == aims if plan.targeted else answers != labels
-                    length = (attacked - pixels).flatten(1).norm(dim=1)
-                    found = torch.stack([(answers == labels).float(), success.float(), length])
-                    sums[index] += found.cpu().double().sum(1)
-                    if len(examples) < len(sums):
-                        examples.append((attacked[:SHOWN].cpu(), answers[:SHOWN].cpu(), labels[:SHOWN].cpu()))
-        rows.append(sums / count)
+            tallies.append(_attack_once(module, victim, _batches(images, count, device), plan))
     progress.finish()
-    table = torch.stack(rows)  # (seeds, strengths, 3)
-    shares, known = 100 * table[..., :2], len(plan.eps)
+    table = torch.stack([tally.sums for tally in tallies]) / count  # (seeds, strengths, 3)
+    table[..., :2] *= 100
     shortest = None
     if extra:
-        accuracy, success = shares[:, -1].mean(0).tolist()
-        shortest = {"accuracy": accuracy, "success": success, "l2": float(table[:, -1, 2].mean())}
+        shortest = dict(zip(("accuracy", "success", "l2"), table[:, -1].mean(0).tolist(), strict=True))
+    table = table[:, : len(plan.eps)]
+    accuracy, success = (tuple(tuple(row) for row in table[..., part].tolist()) for part in (0, 1))
+    lengths = tuple(table[..., 2].mean(0).tolist())
     return Attacked(
-        name, plan, gradient, count,
-        tuple(tuple(row) for row in shares[:, :known, 0].tolist()),
-        tuple(tuple(row) for row in shares[:, :known, 1].tolist()),
-        tuple(table[:, :known, 2].mean(0).tolist()), shortest,
-        (*(torch.stack([each[part] for each in examples[:known]]) for part in (0, 1)), examples[0][2]),  # type: ignore[arg-type]
-    )  # fmt: skip
+        name, plan, gradient, count, accuracy, success, lengths, shortest, tallies[0].examples(len(plan.eps))
+    )
+
+
+@dataclass
+class _Tally:
+    """Sums over images at each strength, (strengths, 3): right answers, successes, lengths; and the first images."""
+
+    sums: Tensor
+    pictures: list[Tensor]
+    answers: list[Tensor]
+    labels: Tensor
+
+    def examples(self, strengths: int) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.stack(self.pictures[:strengths]), torch.stack(self.answers[:strengths]), self.labels
+
+
+def _attack_once(
+    module: ModuleType, victim: Victim, batches: Iterator[tuple[Tensor, Tensor]], plan: AttackPlan
+) -> _Tally:
+    """All images at all strengths, and the shortest changes behind them where an attack finds such."""
+    sums: dict[int, Tensor] = {}
+    pictures: list[Tensor] = []
+    replies: list[Tensor] = []
+    first = torch.empty(0)
+    for pixels, labels in batches:
+        first = first if len(first) else labels[:SHOWN].cpu()
+        aims = _draw(labels, victim, pixels) if plan.targeted else labels
+        for index, attacked in enumerate(module.attack(victim, pixels, aims, plan)):
+            answers = victim.predict(attacked).argmax(-1)
+            success = answers == aims if plan.targeted else answers != labels
+            length = (attacked - pixels).flatten(1).norm(dim=1)
+            found = torch.stack([(answers == labels).float(), success.float(), length]).cpu().double().sum(1)
+            if index not in sums:
+                pictures.append(attacked[:SHOWN].cpu())
+                replies.append(answers[:SHOWN].cpu())
+            sums[index] = sums.get(index, 0) + found
+    return _Tally(torch.stack(list(sums.values())), pictures, replies, first)
 
 
 def _check(runs: Sequence[Run], images: Images) -> None:
@@ -169,11 +192,8 @@ def _batches(images: Images, count: int, device: torch.device) -> Iterator[tuple
         yield to_float(pixels.to(device)), labels.to(device)
 
 
-def _draw(labels: Tensor, run: Run, victim: Victim, pixels: Tensor) -> Tensor:
+def _draw(labels: Tensor, victim: Victim, pixels: Tensor) -> Tensor:
     """A class for each image that is not its own."""
-    classes = len(run.classes)
-    if not classes:
-        with torch.no_grad():
-            classes = victim.logits(pixels[:1], 0).shape[-1]
-    shift = torch.randint(1, classes, labels.shape).to(labels.device)
-    return (labels + shift) % classes
+    with torch.no_grad():
+        classes = victim.logits(pixels[:1], 0).shape[-1]
+    return (labels + torch.randint(1, classes, labels.shape).to(labels.device)) % classes

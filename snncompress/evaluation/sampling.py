@@ -34,22 +34,31 @@ class SampledEvaluation:
     Attributes:
         one: By a single sample: the mean over the samples that were drawn.
         spread: The standard deviation of that error over the samples, in its unit.
+        nll_spread: The same of its negative log-likelihood, in nats.
         averaged: By the mean of all samples' probabilities, or of their outputs where these are numbers.
         draws: How many samples there were.
     """
 
     one: Evaluation
     spread: float
+    nll_spread: float
     averaged: Evaluation
     draws: int
 
 
 @dataclass(frozen=True)
 class Elbo:
-    """The evidence lower bound of the training data, in nats: ``data − kl``."""
+    """The evidence lower bound of the training data, in nats: ``data − kl``.
+
+    Attributes:
+        data: Σ log p(t | x, W), the mean over samples of W.
+        kl: To the prior.
+        deviation: The standard error of that mean; zero for a single sample, of which it is not known.
+    """
 
     data: float
     kl: float
+    deviation: float
 
     @property
     def elbo(self) -> float:
@@ -103,24 +112,27 @@ def evaluate_samples(
     errors = torch.tensor([learned.error(share) for share in (fault / images).tolist()], dtype=torch.float64)
     one = Evaluation(float(errors.mean()), float(surprise.mean()) / images, images)
     averaged = Evaluation(learned.error(averaged_fault / images), averaged_surprise / images, images)
-    return SampledEvaluation(one, float(errors.std(correction=0)), averaged, draws)
+    spreads = float(errors.std(correction=0)), float(surprise.std(correction=0)) / images
+    return SampledEvaluation(one, *spreads, averaged, draws)
 
 
 def measure_elbo(
     model: nn.Module,
     noise: Noise,
     batches: Iterable[tuple[Tensor, Tensor]],
+    draws: int = 1,
     *,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Elbo | None:
-    """Σ log p(t | x, W) over the training data by one sample, and the KL; None for a method without a KL term."""
+    """Σ log p(t | x, W) over the training data, and the KL; None for a method without a KL term."""
     with own_random_numbers(model, seed):  # Student's prior is sampled
         kl = noise.kl()
     if kl is None:
         return None
-    one = evaluate_samples(model, noise, batches, 1, seed=seed, progress=progress, task="ELBO").one
-    return Elbo(-one.nll * one.samples, kl)
+    found = evaluate_samples(model, noise, batches, draws, seed=seed, progress=progress, task="ELBO")
+    images = found.one.samples
+    return Elbo(-found.one.nll * images, kl, found.nll_spread * images / math.sqrt(max(draws - 1, 1)))
 
 
 @dataclass(frozen=True)
@@ -171,7 +183,8 @@ def evaluate_stochastic(
     with noise.mode(Mode.MEAN):
         mean = evaluate(model, batches, progress, f"evaluate {run.name}")
     sampled = evaluate_samples(model, noise, batches, draws, seed=seed, progress=progress)
-    return StochasticEvaluation(mean, sampled, measure_elbo(model, noise, training, seed=seed, progress=progress))
+    bound = measure_elbo(model, noise, training, draws, seed=seed, progress=progress)
+    return StochasticEvaluation(mean, sampled, bound)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from snncompress.checks import Check
+from snncompress.checks import Check, Checked
 from snncompress.data.dataset import Images, noun, to_float
 from snncompress.data.task import Task
 from snncompress.errors import DataError, ExportError, SnncompressError
@@ -32,27 +32,15 @@ RMSE_SLACK = {Precision.FLOAT32: 1e-3, Precision.FLOAT16: 1e-2, Precision.INT8: 
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(Checked):
     """All checks of a file against a run."""
 
     file: OnnxFile
-    checks: tuple[Check, ...]
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing failed."""
-        return not self.failed
-
-    @property
-    def failed(self) -> list[str]:
-        """The names of the checks that failed."""
-        return [check.name for check in self.checks if check.passed is False]
 
     def to_json(self) -> dict[str, Any]:
         """For scripts."""
-        checks = [check.to_json() for check in self.checks]
         file = {"path": str(self.file.path), "opset": self.file.opset, "precision": str(self.file.precision)}
-        return {**file, "passed": self.passed, "checks": checks}
+        return {**file, **self.verdict()}
 
 
 def verify_onnx(
@@ -94,7 +82,7 @@ def verify_onnx(
         raise
     except Exception as error:  # the runtimes' errors have no class of their own
         checks.append(Check(runtime, False, f"cannot load it: {first_cause(error)}", {}))
-        return Verification(file, tuple(checks))
+        return Verification(tuple(checks), file)
     pair = _Pair(file, runtime, call, run)
     checks.append(_shapes(pair))
     progress.start("verify", len(batches) + 2)
@@ -106,7 +94,7 @@ def verify_onnx(
         progress.advance()
         checks.append(_latency(pair, _take(images, 1)))
     progress.finish()
-    return Verification(file, tuple(checks))
+    return Verification(tuple(checks), file)
 
 
 @dataclass(frozen=True)

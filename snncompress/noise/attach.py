@@ -258,7 +258,9 @@ def choose_layers(model: nn.Module, graph: ChannelGraph, patterns: Sequence[str]
     }
     chosen: set[str] = set()
     for pattern in patterns:
-        found = reaches.get(pattern) if pattern in reaches else fnmatch.filter(known, pattern)  # type: ignore[call-overload]
+        # A layer that is called like a place is meant by its name: a run remembers its layers by theirs.
+        place = isinstance(pattern, Reach) or (pattern in reaches and pattern not in known)
+        found = reaches[Reach(pattern)] if place else fnmatch.filter(known, pattern)
         if not found:
             kind = "hidden layer" if hidden_only else "layer"
             raise UsageError(f"no {kind} is called '{pattern}'; {kind}s are: {', '.join(known) or 'none'}")

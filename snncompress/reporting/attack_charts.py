@@ -13,12 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Record = Mapping[str, Any]  # what ``Attacked.to_json`` gave
-NAMES = {
-    "fgs": "fast gradient sign",
-    "ifgs": "iterative fast gradient sign",
-    "pgd": "projected gradient",
-    "cw": "CW-L2",
-}
+NAMES = {"fgs": "FGS", "ifgs": "iterative FGS", "pgd": "PGD", "cw": "CW"}
 MOST_STRENGTHS = 6  # rows of images
 
 
@@ -42,7 +37,11 @@ def attack_chart(records: Mapping[str, Record], key: str) -> LineChart:
         means, spreads = record[what], record[f"{what}_std"]
         low = tuple(max(mean - spread, 0.0) for mean, spread in zip(means, spreads, strict=True))
         high = tuple(min(mean + spread, 100.0) for mean, spread in zip(means, spreads, strict=True))
-        series.append(Series(name, tuple(record["eps"]), tuple(means), colour, (low, high) if any(spreads) else None))
+        series.append(
+            Series(
+                name, tuple(record["eps"]), tuple(means), colour % len(COLOURS), (low, high) if any(spreads) else None
+            )
+        )
     if len(records) == 1:
         title += f": {_words(first)}"
     label = "Euclidean length of the change" if first["attack"] == "cw" else "Largest change of a pixel (of 0 to 1)"
@@ -52,7 +51,7 @@ def attack_chart(records: Mapping[str, Record], key: str) -> LineChart:
 def _words(record: Record) -> str:
     kind = ", targeted" if record["targeted"] else ""
     kind += "" if record["gradient"] == "expected" else f", {record['gradient']} gradient"
-    return f"{NAMES.get(record['attack'], record['attack'])}{kind} ({record['images']:,} {record['split']} images)"
+    return f"{NAMES.get(record['attack'], record['attack'])}{kind} ({record['images']:,} {record['split']})"
 
 
 def plot_examples(

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from snncompress.reporting.headline import WORDS, error_change, format_fold, headline, longer_words, smaller
+from snncompress.reporting.headline import (
+    WORDS,
+    block_words,
+    error_change,
+    format_fold,
+    headline,
+    longer_words,
+    smaller,
+)
 from snncompress.reporting.speed_story import find_timing
-from snncompress.reporting.story import Story
+from snncompress.reporting.story import NOTICED, Story
 from snncompress.reporting.terminal import bar, sparkline
 
 MOST_LAYERS = 16  # more bars would push the table out of sight
@@ -16,12 +24,12 @@ def render_essentials(story: Story) -> str:
     """A few lines with bars: what is left of each count and of each layer, and the error on the way."""
     lines = [*_counts(story), *_time(story), *_layers(story), *_errors(story)]
     width = max(len(name) for name, _ in lines)
-    longer = longer_words(story)
+    notes = [words for words in (longer_words(story), block_words(story)) if words is not None]
     return "\n".join(
         [
             f"{story.row.name}: {headline(story)}",
             *(f"  {name:<{width}}  {text}" for name, text in lines),
-            *([] if longer is None else [f"  {longer}"]),
+            *(f"  {words}" for words in notes),
         ]
     )
 
@@ -37,11 +45,9 @@ def _time(story: Story) -> Iterator[tuple[str, str]]:
     """What is left of the time of the largest batch, where that was measured beside the original's."""
     if story.latency is not None and story.latency.get("original") is not None:
         timing = find_timing(story.latency["own"], largest=True)
-        share = 1 / timing["times_faster"]
-        yield (
-            f"time, batch {timing['batch']}",
-            (f"{bar(min(share, 1.0))}  {100 * share:6.2f}%  {format_fold(1 / share)} faster"),
-        )
+        fold = timing["times_faster"]
+        words = f"{format_fold(fold)} faster" if fold >= NOTICED else "no faster"
+        yield f"time, batch {timing['batch']}", f"{bar(min(1 / fold, 1.0))}  {100 / fold:6.2f}%  {words}"
 
 
 def _layers(story: Story) -> Iterator[tuple[str, str]]:

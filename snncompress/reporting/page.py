@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
 
 from snncompress import __version__
+from snncompress.reporting.blocks import make_figure, make_figures, make_note, make_section, make_table
 from snncompress.reporting.calibration import HEADER, table_lines
-from snncompress.reporting.charts import Chart
 from snncompress.reporting.compare import find_fronts
 from snncompress.reporting.headline import Card, cards, headline, longer_words
-from snncompress.reporting.speed_story import call_words, file_lines, operator_lines, speed_lines
+from snncompress.reporting.page_speed import speed_section
 from snncompress.reporting.story import MOST_SPREADS, Pictures, Story, draw_up
 from snncompress.reporting.svg import tag
-from snncompress.reporting.svg_charts import draw, legend
 from snncompress.reporting.table import (
     CONVENTIONS,
     FRONT_CONVENTION,
@@ -42,7 +40,7 @@ def render_page(story: Story) -> str:
         _head(story),
         _models(story, pictures) if pictures.beside else "",
         _tradeoff(pictures),
-        _speed(story, pictures),
+        speed_section(story, pictures),
         _layers(story, pictures),
         _published(story),
         "" if pictures.beside else _models(story, pictures),
@@ -80,11 +78,11 @@ def _head(story: Story) -> str:
         tag("div", *(_card(card) for card in cards(story)), class_="cards"),
     ]
     if plan is not None and plan.get("stopped"):
-        parts.append(_note(f"Pruning stopped early: {plan['stopped']}. This is the last model within it."))
+        parts.append(make_note(f"Pruning stopped early: {plan['stopped']}. This is the last model within it."))
     if (longer := longer_words(story)) is not None:
-        parts.append(_note(longer))
+        parts.append(make_note(longer))
     if run.hollow:
-        parts.append(_note(_hollow(story)))
+        parts.append(make_note(_hollow(story)))
     return tag("header", *parts)
 
 
@@ -104,25 +102,6 @@ def _card(card: Card) -> str:
     return tag("div", *parts, class_=f"card {'cost' if card.cost else 'gain'}{' last' if card.share is None else ''}")
 
 
-def _note(words: str) -> str:
-    return tag("p", escape(words), class_="note")
-
-
-def _figures(charts: Iterable[Chart]) -> str:
-    return tag("div", *(_figure(chart) for chart in charts), class_="charts")
-
-
-def _figure(chart: Chart) -> str:
-    caption = legend(chart)
-    return tag(
-        "figure", tag("b", escape(chart.title)), draw(chart), tag("figcaption", caption) if caption else "",
-    )  # fmt: skip
-
-
-def _section(title: str, *parts: str) -> str:
-    return tag("section", tag("h2", escape(title)), *parts)
-
-
 def _tradeoff(pictures: Pictures) -> str:
     if not pictures.tradeoff:
         return ""
@@ -130,45 +109,7 @@ def _tradeoff(pictures: Pictures) -> str:
         "Error on validation images after each validated round of pruning, from right to left, and after the last "
         "fine-tuning. Every choice was made on these images; test images were not looked at."
     )
-    return _section("The way down", _note(words), _figures(pictures.tradeoff))
-
-
-def _speed(story: Story, pictures: Pictures) -> str:
-    """Measured times, and what bounds them."""
-    record = story.latency
-    if record is None:
-        return ""
-    threads = record["own"]["threads"]
-    words = f"Measured on {record['machine']}, {'one thread' if threads == 1 else f'{threads} threads'}"
-    if record["original"] is not None:
-        words += f", in turn with {record['against']}; times faster are medians over rounds"
-    contents = (list(lines(record)) for lines in (speed_lines, operator_lines, file_lines))
-    times, *tables = (_table(header, lines) for header, *lines in contents)
-    bound = (
-        "Shares of the time by onnxruntime's profiler. In between: what belongs to no layer, such as pooling and its "
-        "reordering of channels (ReorderInput, ReorderOutput)."
-    )
-    return _section(
-        "Speed",
-        _note(f"{words}."),
-        tag("div", *map(_figure, pictures.speed), times, class_="beside") if pictures.speed else times,
-        tag("div", *tables, class_="pair"),
-        _note(" ".join([bound, *call_words(record["own"])])),
-    )
-
-
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]], words: int = 1, own: int | None = None) -> str:
-    """A table whose first ``words`` columns are no numbers; the line ``own`` is the run's."""
-    classes = ["words" if index < words else None for index in range(len(header))]
-    head = tag("tr", *(tag("th", escape(cell), class_=c) for cell, c in zip(header, classes, strict=True)))
-    body = [
-        tag(
-            "tr", *(tag("td", escape(cell), class_=c) for cell, c in zip(line, classes, strict=True)),
-            class_="own" if index == own else None,
-        )
-        for index, line in enumerate(lines)
-    ]  # fmt: skip
-    return tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="wide tall", tabindex=0)
+    return make_section("The way down", make_note(words), make_figures(pictures.tradeoff))
 
 
 def _layers(story: Story, pictures: Pictures) -> str:
@@ -188,13 +129,13 @@ def _layers(story: Story, pictures: Pictures) -> str:
     if shares:
         header = (*header, "Time")
         lines = [(*line, f"{shares[line[0]]:.1%}" if line[0] in shares else UNKNOWN) for line in lines]
-    table = _table(header, lines, words=3)
+    table = make_table(header, lines, words=3)
     if story.row.uncounted:
         words = uncounted_words(story.row)
-        table = tag("div", table, _note(f"{words[0].upper()}{words[1:]}."))
+        table = tag("div", table, make_note(f"{words[0].upper()}{words[1:]}."))
     if not pictures.widths:
-        return _section("Layer by layer", table)
-    return _section("Layer by layer", tag("div", *map(_figure, pictures.widths), table, class_="beside"))
+        return make_section("Layer by layer", table)
+    return make_section("Layer by layer", tag("div", *map(make_figure, pictures.widths), table, class_="beside"))
 
 
 def _without(cells: tuple[str, ...], index: int) -> tuple[str, ...]:
@@ -219,10 +160,10 @@ def _published(story: Story) -> str:
     ]
     trained = story.run.data.get("name") or "other data"
     caution = "" if story.same_data else f" This run learned from {trained}: its error does not compare with theirs."
-    return _section(
+    return make_section(
         "Beside published results",
-        _note(f"{table.model} on {table.data}, test error, fewest FLOPs first. {table.source}.{caution}"),
-        _table(("Method", "Error", "FLOPs", "Weights", "Memory"), cells, own=lines.index(ours)),
+        make_note(f"{table.model} on {table.data}, test error, fewest FLOPs first. {table.source}.{caution}"),
+        make_table(("Method", "Error", "FLOPs", "Weights", "Memory"), cells, own=lines.index(ours)),
     )
 
 
@@ -243,14 +184,14 @@ def _models(story: Story, pictures: Pictures) -> str:
     ]  # fmt: skip
     header: tuple[str, ...] = ("Model", f"Test {story.row.task.measure}", "Weights", "FLOPs", "Memory", "File")
     if not pictures.beside:
-        return _section("All numbers", _table(header, lines, own=len(lines) - 1))
+        return make_section("All numbers", make_table(header, lines, own=len(lines) - 1))
     marks = [" and ".join(FRONT_WORDS[count] for count in front) for front in find_fronts(story.models)]
     lines = [(*line, mark) for line, mark in zip(lines, marks, strict=True)]
-    return _section(
+    return make_section(
         "The runs beside each other",
-        _note(f"The rest of this page is about the last of them, {story.row.name}. {FRONT_CONVENTION}"),
-        _figures(pictures.beside),
-        _table((*header, FRONT_HEADER), lines, own=len(lines) - 1),
+        make_note(f"The rest of this page is about the last of them, {story.row.name}. {FRONT_CONVENTION}"),
+        make_figures(pictures.beside),
+        make_table((*header, FRONT_HEADER), lines, own=len(lines) - 1),
     )
 
 
@@ -263,16 +204,16 @@ def _calibration(story: Story, pictures: Pictures) -> str:
         "temperature that was fitted on validation images (15 bins; paler ones hold fewer predictions)."
     )
     ways = "All ways to predict; T is the temperature that the logits are divided by."
-    table = _table(HEADER, table_lines(record))
-    return _section("How sure it is", _note(words), _figures(pictures.calibration), _note(ways), table)
+    table = make_table(HEADER, table_lines(record))
+    return make_section("How sure it is", make_note(words), make_figures(pictures.calibration), make_note(ways), table)
 
 
 def _spreads(story: Story, pictures: Pictures) -> str:
     """Histograms, and what keeps them from being complete."""
-    notes = [_note(note) for note in story.notes]
+    notes = [make_note(note) for note in story.notes]
     title = f"What {'weights' if any(spread.weights for spread in story.spreads) else 'neurons'} were worth"
     if not pictures.spreads:
-        return _section(title, *notes) if notes else ""
+        return make_section(title, *notes) if notes else ""
     if story.run.plan is None:
         words = "How the noise ranks what the network has, before anything is removed."
     else:
@@ -282,23 +223,25 @@ def _spreads(story: Story, pictures: Pictures) -> str:
         )
     if len(story.spreads) > MOST_SPREADS:
         words += f" The first {MOST_SPREADS} of {len(story.spreads)} histograms are shown."
-    return _section(title, _note(words), _figures(pictures.spreads), *notes)
+    return make_section(title, make_note(words), make_figures(pictures.spreads), *notes)
 
 
 def _life(story: Story, pictures: Pictures) -> str:
     if not pictures.life:
         return ""
     stages = " → ".join(stage.name for stage in story.lineage.stages)
-    return _section("Training", _note(f"One run after the other: {stages}."), _figures(pictures.life))
+    return make_section("Training", make_note(f"One run after the other: {stages}."), make_figures(pictures.life))
 
 
 def _attacks(story: Story, pictures: Pictures) -> str:
     if not pictures.attacks:
         return ""
-    words = "Images were changed to mislead the network; `snncompress attack` says how."
+    words = (
+        "Images were changed to mislead the network (`snncompress attack`); how many, and of which split, in brackets."
+    )
     if story.run.noise_method is not None:
         words += " Gradients and predictions are averages over samples of its noise."
-    return _section("Under attack", _note(words), _figures(pictures.attacks))
+    return make_section("Under attack", make_note(words), make_figures(pictures.attacks))
 
 
 def _reproduce(story: Story) -> str:
@@ -311,7 +254,7 @@ def _reproduce(story: Story) -> str:
         entries = {**stage.config, **{f"version of {k}": v for k, v in stage.header.get("versions", {}).items()}}
         pairs = "".join(tag("dt", escape(key)) + tag("dd", escape(_value(value))) for key, value in entries.items())
         parts.append(tag("details", tag("summary", escape(f"Configuration of {stage.name}")), tag("dl", pairs)))
-    return _section("Do it again", *parts) if parts else ""
+    return make_section("Do it again", *parts) if parts else ""
 
 
 def _value(value: Any) -> str:

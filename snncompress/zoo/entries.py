@@ -84,6 +84,11 @@ def is_zoo(source: str | Path) -> bool:
     return str(source).startswith(PREFIX)
 
 
+def in_zoo(folder: Path) -> bool:
+    """Whether a run's folder is an entry, which nobody but ``store`` writes to."""
+    return (folder / RECIPE).is_file()
+
+
 def default_out(name: str, seed: int = 0) -> Path:
     """Where ``zoo run`` puts what it makes."""
     return Path("runs") / f"{name}-seed{seed}"

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from snncompress.checks import Check
+from snncompress.checks import Check, Checked
 from snncompress.data.batches import Batches
 from snncompress.data.dataset import Dataset
 from snncompress.data.holdout import Holdout
@@ -54,27 +54,15 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class ZooVerification:
+class ZooVerification(Checked):
     """An entry's stored weights, measured and compared."""
 
     name: str
     measured: Measured
-    checks: tuple[Check, ...]
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing failed."""
-        return not self.failed
-
-    @property
-    def failed(self) -> list[str]:
-        """The names of the checks that failed."""
-        return [check.name for check in self.checks if check.passed is False]
 
     def to_json(self) -> dict[str, Any]:
         """For scripts."""
-        checks = [check.to_json() for check in self.checks]
-        return {"name": self.name, "passed": self.passed, "measured": asdict(self.measured), "checks": checks}
+        return {"name": self.name, "measured": asdict(self.measured), **self.verdict()}
 
 
 def verify_zoo(
@@ -106,7 +94,7 @@ def verify_zoo(
         raise RunError(f"the recipe of {entry.name} has no figures to compare with; run python -m benchmarks.store_zoo")
     data = load_own_data(run, data_root, download, device)
     measured = measure(run, data, figures.split, figures.samples, device, progress)
-    return ZooVerification(entry.name, measured, tuple(compare(figures, measured, data)))
+    return ZooVerification(tuple(compare(figures, measured, data)), entry.name, measured)
 
 
 def load_own_data(run: Run, root: str | Path | None, download: bool = False, device: str = "auto") -> Dataset:

@@ -39,7 +39,7 @@ def test_files_json_and_what_the_run_remembers(noisy: str, call: Any) -> None:
     call("report", noisy, "--html", "page.html", "--png", "pictures")
     page = Path("page.html").read_text()
     assert "Under attack" in page
-    assert "projected gradient (20 validation images)" in page
+    assert "PGD (20 validation)" in page
     assert {"attacks.png", "attacks-l2.png", "attacks-targeted.png"} <= {
         file.name for file in Path("pictures").iterdir()
     }

@@ -277,7 +277,8 @@ def test_the_embedded_sample(call: Any, tmp_path: Path) -> None:
 
 def test_the_demo_runs_its_commands(runs: Runs, call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everything = demo_module.commands(Path("demo"))
-    assert [command[0] for command in everything][-3:] == ["report", "report", "export"]
+    assert [command[0] for command in everything][-3:] == ["train", "report", "export"]
+    assert "--latency" in everything[-2]
     assert str(Path("demo", "report.html")) in everything[-2]
 
     def quick(out: Path) -> list[list[str]]:

@@ -21,6 +21,7 @@ FLAGS = {
     "vd": ["--alpha", "neuron", "--prior", "ard", "--noise-lr", "0.05"],
     "variance": ["--noise", "bernoulli", "--layers", "3"],
     "dropout": ["--noise", "beta", "-o", "rate=0.3"],
+    "vib": ["-o", "beta=0.01"],
 }
 
 
@@ -60,11 +61,12 @@ def test_flags_are_options_of_the_method(runs: Path, method: str) -> None:
         "vd": {"alpha": "neuron", "prior": "ard"},
         "variance": {"noise": "bernoulli"},
         "dropout": {"noise": "beta", "rate": 0.3},
+        "vib": {"beta": 0.01},
     }
     assert wanted[method].items() <= run.noise.json["options"].items()
     assert run.noise.json["layers"] == {
         "se-snn": ["1", "3"], "sparse-vd": ["1", "3", "5"], "vd": ["1", "3", "5"], "variance": ["3"],
-        "dropout": ["3", "5"],
+        "dropout": ["3", "5"], "vib": ["1", "3"],
     }[method]  # fmt: skip
     assert run.config["noise_lr"] == (0.05 if method == "vd" else None)
 
@@ -144,10 +146,11 @@ def test_the_offered_distillation_works(runs: Path, call: Any, tmp_path: Path) -
 
 def test_a_posterior_is_kept_until_the_weights_change(runs: Path, call: Any, tmp_path: Path) -> None:
     words = ["--method", "dropout", "--epochs", "1", "--posterior", "sgld:20", "--posterior-lr", "1e-5"]
-    call("train", runs / "none", *words, "--prior-std", "0.5", "--out", tmp_path / "a")
+    words += ["--posterior-temperature", "0.5", "--prior-std", "0.5"]
+    call("train", runs / "none", *words, "--out", tmp_path / "a")
     run = snncompress.load(tmp_path / "a")
     assert run.posterior is not None
-    assert run.config["posterior"] == {"samples": 20, "lr": 1e-5, "prior_std": 0.5}
+    assert run.config["posterior"] == {"samples": 20, "lr": 1e-5, "prior_std": 0.5, "temperature": 0.5}
     assert torch.equal(run.posterior["1.weight.mean"], run.model.get_parameter("1.weight"))
     call("train", tmp_path / "a", "--epochs", "0", "--out", tmp_path / "b")
     assert not (tmp_path / "b" / "posterior.safetensors").exists()

@@ -50,6 +50,7 @@ def test_layers_have_shares_and_the_run_remembers(small: str, call: Any, tmp_pat
     assert "Times faster" in page.read_text(encoding="utf-8")
     note = json.loads((Path(small) / "run.json").read_text())["metrics"]["latency"]
     assert note["against"] == "original mlp"
+    assert "error" in json.loads((Path(small) / "run.json").read_text())["metrics"]["test"]  # noted in the same report
     assert note["own"]["timings"][0]["times_faster"] != 1.0 == note["original"]["timings"][0]["times_faster"]
     call("report", small, "--html", page)  # from what it remembers
     assert note["machine"] in page.read_text(encoding="utf-8")

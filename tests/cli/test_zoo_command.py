@@ -140,6 +140,8 @@ def test_zoo_names_are_sources(zoo: Path, call: Any) -> None:
     assert call("evaluate", "zoo:tiny").startswith("tiny: error ")
     (row,) = json.loads(call("report", "zoo:tiny", "--json"))
     assert row["name"] == "tiny"
+    call("attack", "zoo:tiny", "--eps", "0.1", "--limit", "20")
+    assert json.loads(call("calibrate", "zoo:tiny", "--json"))["stored"] is False
     call("export", "zoo:tiny", "--format", "state-dict", "--out", "tiny.safetensors")
     call("train", "zoo:tiny", "--method", "none", "--epochs", "0", "--distill", "zoo:tiny", "--out", "next")
     assert json.loads(Path("next/run.json").read_text())["parent"] == str((zoo / "tiny").resolve())

@@ -170,8 +170,10 @@ def test_equation_8_by_hand(runs: dict[str, Run]) -> None:
     assert row.score.ece == pytest.approx(torchmetrics_error(p, labels, 15), abs=0.5)  # an image may change its bin
 
 
-def test_averages_are_those_of_evaluate(runs: dict[str, Run]) -> None:
-    run = runs["dropout"]
+@pytest.mark.parametrize("method", ["dropout", "se-snn", "variance"])
+def test_averages_are_those_of_evaluate(runs: dict[str, Run], method: str) -> None:
+    """Also where only the classifier is stochastic, and the network before it is computed once."""
+    run = runs[method]
     noise = run.attach_noise(run.model)
     assert noise is not None
     data = batches(200, seed=2)

@@ -107,11 +107,15 @@ def test_zero_means() -> None:
 
 
 @pytest.mark.parametrize(("method", "options"), [("sparse-vd", {}), ("vd", {"prior": "ard"}), ("variance", {})])
-def test_the_bound_is_data_less_divergence(method: str, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("draws", [1, 4])
+def test_the_bound_is_data_less_divergence(method: str, options: dict[str, Any], draws: int) -> None:
     model, noise = noisy(method, **options)
-    bound = measure_elbo(model, noise, DATA, seed=5)
+    bound = measure_elbo(model, noise, DATA, draws, seed=5)
     assert bound is not None
-    nll = evaluate_samples(model, noise, DATA, 1, seed=5).one.nll
+    found = evaluate_samples(model, noise, DATA, draws, seed=5)
+    nll = found.one.nll
+    assert bound.deviation == pytest.approx(0 if draws == 1 else 90 * found.nll_spread / 3**0.5)  # 4 − 1 samples
+    assert (bound.deviation > 0) == (draws > 1)
     assert bound.data == pytest.approx(-90 * nll)
     assert bound.kl == noise.kl()
     assert (bound.kl > 0) == (method != "variance")
@@ -133,7 +137,7 @@ def test_a_run_in_all_ways(method: str) -> None:
     noise = run.attach_noise(model)
     assert noise is not None
     assert result.sampled == evaluate_samples(model, noise, DATA, 3, seed=1)
-    assert result.elbo == measure_elbo(model, noise, training, seed=1)
+    assert result.elbo == measure_elbo(model, noise, training, result.sampled.draws, seed=1)
     with noise.mode(Mode.MEAN):
         assert result.mean == evaluate(model, DATA)
     assert not any("forward" in module.__dict__ for module in run.model.modules())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 from snncompress.errors import UsageError
 from snncompress.noise.attach import attach
+from snncompress.noise.branch import Reach
 
 ALL = ["conv1", "conv2", "fc1", "fc2"]
 
@@ -59,6 +61,17 @@ def test_names_globs_and_places(layers: list[str], found: list[str]) -> None:
     assert chosen("vd", *layers) == found
     if found != ["fc2"]:
         assert chosen("se-snn", *layers) == [name for name in found if name != "fc2"]
+
+
+def test_a_layer_that_is_called_like_a_place() -> None:
+    """A run remembers its layers by name: hung on again, the noise is where it was."""
+    model = nn.Sequential(
+        OrderedDict(flat=nn.Flatten(), inner=nn.Linear(192, 6), hidden=nn.Linear(6, 5), all=nn.Linear(5, 4))
+    )
+    for layers, found in ((["hidden"], ["hidden"]), ([Reach.HIDDEN], ["inner", "hidden"]), (["inner"], ["inner"])):
+        noise = attach(model, "vd", IMAGE, layers=layers)
+        assert list(noise.branches) == found
+        assert list(attach(model, "vd", IMAGE, layers=noise.to_json()["layers"]).branches) == found
 
 
 @pytest.mark.parametrize("method", METHODS)

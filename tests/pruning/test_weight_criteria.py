@@ -192,7 +192,7 @@ def test_what_auto_picks() -> None:
         return pick_weight_criterion("auto", subject.noise, subject.posterior)
 
     assert {method: auto(make_subject(Small(), method)) for method in METHODS} == {
-        None: "magnitude", "se-snn": "magnitude", "dropout": "magnitude",
+        None: "magnitude", "se-snn": "magnitude", "vib": "magnitude", "dropout": "magnitude",
         "sparse-vd": "log-alpha", "vd": "log-alpha", "variance": "log-alpha",  # the last is not settled: not hollow yet
     }  # fmt: skip
     assert auto(make_subject(Small(), "dropout", posterior=True)) == "spr"

@@ -16,6 +16,7 @@ from snncompress.reporting.charts import (
     Histogram,
     LineChart,
     Mark,
+    ReliabilityChart,
     Series,
     labels,
     short,
@@ -125,3 +126,20 @@ def test_a_histogram_stacks_what_went_on_what_stayed() -> None:
     assert "kept (4)" in legend(chart)
     assert "removed (6)" in legend(chart)
     assert legend(Histogram("k", "t", "x", (0.0, 1.0), (4,), None)) == ""
+
+
+def test_a_reliability_diagram_shows_every_bin_that_is_not_empty() -> None:
+    """Up to the lower of accuracy and confidence, then the gap between them, in a colour for its sign."""
+    chart = ReliabilityChart("sure", "Sure <&>", (0, 5, 20, 5), (0.0, 0.3, 0.6, 0.9), (0.0, 0.5, 0.5, 0.9))
+    pieces = [(piece.left, piece.bottom, piece.top, piece.colour) for piece in chart.pieces()]
+    assert pieces == [
+        (0.25, 0.0, 0.3, 0), (0.25, 0.3, 0.5, 2), (0.5, 0.0, 0.5, 0), (0.5, 0.5, 0.6, 1),
+        (0.75, 0.0, 0.9, 0), (0.75, 0.9, 0.9, 2),
+    ]  # fmt: skip
+    assert [piece.strength for piece in chart.pieces()[2:4]] == [1.0, 1.0]  # the fullest bin is the darkest
+    drawn = ElementTree.fromstring(draw(chart))
+    rectangles = list(drawn.iter("rect"))
+    assert len(rectangles) == 6
+    assert all(float(each.get("height", "-1")) >= 0 for each in rectangles)
+    assert "more sure than right" in legend(chart)
+    assert "less sure than right" in legend(chart)

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from snncompress.errors import RunError, UsageError
-from snncompress.reporting.charts import GAP, Bar, BarChart, Chart, Histogram, LineChart, Mark, Series
+from snncompress.reporting.charts import GAP, Bar, BarChart, Chart, Histogram, LineChart, Mark, ReliabilityChart, Series
 from snncompress.reporting.png import write_pictures
 
 LINE = Series("_hidden$", (1, 2, 2, 3), (1, 100, GAP, 0), band=((1, 1, GAP, 1), (2, 2, GAP, 2)))
@@ -22,13 +22,14 @@ CHARTS: list[Chart] = [
     BarChart("bars", "Neurons", (Bar("conv$1", 20, 2), Bar("_fc", 10, 10))),
     Histogram("counts", "fc1", "x", (0.0, 1.0, 2.0), (1, 2), (3, 4)),
     Histogram("weights", "fc1", "x", (0.0, 1.0, 2.0), (1, 2), None, "weights", log_y=True),
+    ReliabilityChart("sure", "Sure", (0, 5, 20), (0.0, 0.5, 0.9), (0.0, 0.6, 0.8)),
 ]
 
 
 def test_every_kind_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     files = write_pictures(CHARTS, tmp_path / "new" / "pictures")
-    assert [file.name for file in files] == ["lines.png", "bars.png", "counts.png", "weights.png"]
+    assert [file.name for file in files] == ["lines.png", "bars.png", "counts.png", "weights.png", "sure.png"]
     assert sorted((tmp_path / "new" / "pictures").iterdir()) == sorted(files)
     for file in files:
         with Image.open(file) as picture:

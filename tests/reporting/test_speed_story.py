@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from test_page import Reader, story_of
 
-from snncompress.reporting.headline import cards, longer_words
+from snncompress.reporting.essentials import render_essentials
+from snncompress.reporting.headline import block_words, cards, longer_words
 from snncompress.reporting.page import render_page
 from snncompress.reporting.speed_story import (
     BETWEEN,
@@ -113,6 +114,24 @@ def test_a_model_without_its_original_beside_it(story: Story, record: dict[str, 
     assert "10.5 ms" in Reader(render_page(alone)).words
 
 
+def test_widths_that_fill_no_block_are_named(story: Story) -> None:
+    """Only where speed falls behind FLOPs, and most wide convolutions are uneven."""
+
+    def with_widths(*widths: int, fold: float = 20.0) -> Story:
+        layers = tuple({**story.row.layers[0], "kind": "Conv2d", "neurons": width} for width in widths)
+        gain = replace(story.gains[0], before=int(fold * 1000), after=1000)
+        return replace(story, rows=(replace(story.row, layers=layers),), gains=(gain, *story.gains[1:]))
+
+    words = block_words(with_widths(11, 16, 23, 2))  # 9.6 times faster
+    assert words is not None
+    assert words.startswith("20× fewer FLOPs, but 9.6× the speed")
+    assert "2 of 3 convolutions" in words
+    assert words in Reader(render_page(with_widths(11, 16, 23, 2))).words
+    assert block_words(with_widths(8, 16, 24)) is None
+    assert block_words(with_widths(2, 7)) is None  # too narrow for any block
+    assert block_words(with_widths(11, 23, fold=10.0)) is None
+
+
 def test_a_smaller_error_is_explained_by_longer_training(family: Path) -> None:
     run = load(family / "small")
     assert longer_words(story_of(run, error=3.0)) is None  # its original has 1.0
@@ -122,3 +141,11 @@ def test_a_smaller_error_is_explained_by_longer_training(family: Path) -> None:
     assert words.startswith("The original was trained for 2 epochs, this model for ")
     assert words in Reader(render_page(better)).words
     assert [card.cost for card in cards(better)][-1] is False
+
+
+def test_the_terminal_has_a_bar_for_time(story: Story, record: dict[str, Any]) -> None:
+    (line,) = [line for line in render_essentials(story).splitlines() if "time, batch 101" in line]
+    assert line.endswith(" 10.42%  9.6× faster")
+    record["own"]["timings"][-1]["times_faster"] = 0.9
+    (line,) = [line for line in render_essentials(story).splitlines() if "time, batch 101" in line]
+    assert line.endswith("111.11%  no faster")

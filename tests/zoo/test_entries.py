@@ -13,7 +13,9 @@ import typer
 
 from snncompress import registry
 from snncompress.cli.app import app
+from snncompress.data.task import Task
 from snncompress.errors import UsageError
+from snncompress.reporting.table import format_flops
 from snncompress.run_files import load
 from snncompress.zoo.entries import ZOO_VARIABLE, ZooEntry, find_zoo, list_zoo
 from snncompress.zoo.measuring import verify_zoo
@@ -67,6 +69,12 @@ class TestContract:
         assert f"snncompress zoo run {entry.name}" in entry.card
         assert f"snncompress zoo verify {entry.name}" in entry.card
         assert "seed" in entry.card.lower()
+        if (figures := entry.recipe.figures) is not None:  # a card is not left behind
+            task = Task(figures.task)
+            assert f"{task.number(figures.error)} ± {task.show(figures.spread)}" in entry.card
+            assert all(task.show(error) in entry.card for error in figures.errors)
+            assert f"{figures.weights:,}" in entry.card
+            assert format_flops(figures.flops) in entry.card
 
     def test_weights_and_figures_come_together(self, entry: ZooEntry) -> None:
         assert entry.stored == (entry.recipe.figures is not None)
