@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +68,14 @@ def start(share: float, seed: int, data_root: str) -> Command:
     return [*words, "--label-noise", f"patterned:{share}"] if share else words
 
 
-def train_rows(out: Path, data_root: str, seeds: list[int]) -> None:
+def train_rows(
+    out: Path, data_root: str, seeds: Sequence[int], shares: Sequence[float] = SHARES, rows: Iterable[str] = ROWS
+) -> None:
     """Trains what is not there yet, seed by seed."""
     for seed in seeds:
-        for share in SHARES:
-            for row, (options, first) in ROWS.items():
+        for share in shares:
+            for row in rows:
+                options, first = ROWS[row]
                 words = [*start(share, seed, data_root), *options, "--epochs", str(EPOCHS), "--quiet"]
                 if first is not None:
                     words += ["--correction-from", str(out / f"{first}-{share}-{seed}")]

@@ -6,8 +6,8 @@ trains a perceptron (two hidden layers of 512) on 10,000 images of MNIST whose l
 dropout and with sparse variational dropout, and prints accuracy on those labels, accuracy on test images and sparsity
 beside the lecture's table. There is nothing to learn from such labels: what fits them has memorized them. The same with
 true labels shows that sparse variational dropout learns where there is something to learn. Below it: how many of the
-500 most suspicious labels of an SE-SNN run with 30% patterned noise are wrong, by σ, entropy and loss. Ten minutes on
-one core. What is there already is not trained again.
+500 most suspicious labels of runs with 30% patterned noise are wrong, by σ, entropy and loss. Ten minutes on one core.
+What is there already is not trained again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from tabulate import tabulate
 
+from benchmarks import label_noise
 from benchmarks.commands import Command, ensure_run, parse, read
-from benchmarks.label_noise import CHOSEN, EPOCHS, NOISY, start
 from benchmarks.sparse_vd import sparsity
 
 IMAGES, SUSPECTS = 10_000, 500
@@ -36,8 +36,9 @@ NAMES = {
     "dropout": "binary dropout, random labels", "sparse-vd": "sparse VD, random labels",
     "sparse-vd-true": "sparse VD, true labels of the same images",
 }  # fmt: skip
-SUSPECT_RUN = "se-snn-0.3"
-SCORES = ("sigma", "entropy", "loss")
+SHARE, SEED = 0.3, 0
+# the run of the label noise benchmark, and what its training samples are ranked by
+SUSPECTED = (("se-snn", "sigma"), ("se-snn", "entropy"), ("se-snn", "loss"), ("baseline", "loss"), ("forward", "loss"))
 
 
 def train_rows(out: Path, data_root: str, names: Iterable[str]) -> None:
@@ -46,7 +47,7 @@ def train_rows(out: Path, data_root: str, names: Iterable[str]) -> None:
         words = ["mlp", "--model-arg", "widths=512-512", "--data", "mnist", "--data-root", data_root]
         words += ["--limit-train", str(IMAGES), "--batch-size", "100"]
         ensure_run(out / name, [*words, *ROWS[name][0], "--quiet"])
-    ensure_run(out / SUSPECT_RUN, [*start(0.3, 0, data_root), *NOISY, *CHOSEN, "--epochs", str(EPOCHS), "--quiet"])
+    label_noise.train_rows(out, data_root, [SEED], [SHARE], ("baseline", "forward", "se-snn"))
 
 
 def measure(folder: Path) -> dict[str, Any]:
@@ -63,9 +64,9 @@ def main() -> None:
         return
     results = {name: measure(arguments.out / name) for name in ROWS}
     suspects = {}
-    for score in SCORES:
-        words = ["evaluate", str(arguments.out / SUSPECT_RUN), "--suspects", str(SUSPECTS), "--suspects-by", score]
-        suspects[score] = read(*words)
+    for row, score in SUSPECTED:
+        words = ["evaluate", str(arguments.out / f"{row}-{SHARE}-{SEED}"), "--suspects", str(SUSPECTS)]
+        suspects[f"{label_noise.NAMES[row]}, {score}"] = read(*words, "--suspects-by", score)
     (arguments.out / "table.json").write_text(json.dumps({"random": results, "suspects": suspects}, indent=2))
     rows = [
         [NAMES[name], f"{found['train']:.1f}%", f"{found['test']:.1f}%", f"{found['sparsity']:.1f}%", ROWS[name][1]]
@@ -74,10 +75,10 @@ def main() -> None:
     header = ["run", "accuracy on its labels", "test accuracy", "zeros", "lecture"]
     print(tabulate(rows, header, tablefmt="github", disable_numparse=True))
     rows = [
-        [score, f"{found['flipped']:.1f}%", f"{found['flipped_overall']:.1f}%", f"{found['auroc']:.3f}"]
-        for score, found in suspects.items()
+        [name, f"{found['flipped']:.1f}%", f"{found['flipped_overall']:.1f}%", f"{found['auroc']:.3f}"]
+        for name, found in suspects.items()
     ]
-    header = ["ranked by", f"wrong among the first {SUSPECTS}", "wrong among all", "AUROC"]
+    header = ["run, ranked by", f"wrong among the first {SUSPECTS}", "wrong among all", "AUROC"]
     print("\n" + str(tabulate(rows, header, tablefmt="github", disable_numparse=True)))
 
 
