@@ -3,11 +3,11 @@
     min over x' in 0..1 of ‖x' − x‖² + c·f(x'),   f = (z_y − max_{j≠y} z_j)⁺
 
 with Adam, projected into 0..1 after each step (one of the paper's three ways; in the other, x' = ½(tanh w + 1), a black
-pixel is where tanh is flat, and hundreds of steps do not leave it); f = (max_{j≠t} z_j − z_t)⁺ towards a class t that was
-drawn. c is searched for each image: from 1 over the margin of the image itself, so that the scale of the logits does not
-matter, ten times larger until the attack succeeds (z are log-probabilities of averaged samples then), and by bisection
-from there on. The shortest success is kept. With samples k of the noise, f is the mean of (z_ky − max z_kj)⁺, or the same
-of averaged probabilities (``victim.py``).
+pixel is where tanh is flat, and hundreds of steps do not leave it). Towards a class t that was drawn, f is
+(max_{j≠t} z_j − z_t)⁺. c is searched for each image: from 1 over the margin of the image itself, so that the scale of
+the logits does not matter, ten times larger until the attack succeeds (z are log-probabilities of averaged samples
+then), and by bisection from there on. The shortest success is kept. With samples k of the noise, f is the mean of
+(z_ky − max z_kj)⁺, or the same of averaged probabilities (``victim.py``).
 
 Accuracy against c, or against the length that was found, depends on how lucky the samples of noise were in 1,000 tries
 at the boundary. So the change δ that was found is stretched or shrunk to each length r of a curve,
@@ -67,11 +67,12 @@ def search(victim: Victim, pixels: Tensor, aims: Tensor, plan: AttackPlan) -> Te
             (squares + weight * cost).sum().backward()
             victim.tick()
             with torch.no_grad():
-                success = (lead < 0) & (squares > 0)  # an image that is wrong by chance, as it is, tells no direction
-                better = torch.where(success, squares < shortest, shortest.isinf() & (lead < closest))
+                moved = squares > 0  # an image that is wrong by chance, as it is, tells no direction
+                success = moved & (lead < 0)
+                better = torch.where(success, squares < shortest, moved & shortest.isinf() & (lead < closest))
                 best[better] = attacked[better]
                 shortest = torch.where(success, torch.minimum(shortest, squares), shortest)
-                closest = torch.minimum(closest, lead)
+                closest = torch.where(moved, torch.minimum(closest, lead), closest)
                 fooled |= success
             optimizer.step()
             attacked.data.clamp_(0, 1)
