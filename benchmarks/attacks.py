@@ -39,7 +39,7 @@ CANDIDATES: dict[str, dict[str, Command]] = {
 }
 FGS = ["--attack", "fgs"]
 TUNE = [*FGS, "--split", "validation", "--limit", "2000"]
-CW = ["--attack", "cw", "--limit", "200", "--gradient-samples", "10", "--eps", "0:4:0.5"]
+CW = ["--attack", "cw", "--limit", "200", "--steps", "100", "--gradient-samples", "10", "--eps", "0:4:0.5"]
 PGD = ["--attack", "pgd", "--limit", "500", "--gradient-samples", "10", "--eps", "0.1,0.2,0.3"]
 ADVERSARIAL = "0.3"
 ROUNDED = "fgs, rounded, 20 samples"

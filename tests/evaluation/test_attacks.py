@@ -248,7 +248,7 @@ def test_cw_finds_the_nearest_point_behind_the_boundary() -> None:
     distance = (logits[:, 1] - logits[:, 0]).abs() / weight.norm()
     found = cw.search(Victim([run]), pixels, logits.argmax(1), AttackPlan(steps=150, searches=7))
     assert bool((model(run.normalization(found)).argmax(1) != logits.argmax(1)).all())
-    torch.testing.assert_close(cw.lengths(found - pixels), distance, rtol=0.05, atol=5e-3)
+    torch.testing.assert_close(cw.lengths(found - pixels), distance, rtol=0.05, atol=0.02)  # a step is 0.08 long
 
 
 def test_strengths_as_people_type_them() -> None:

@@ -1,11 +1,13 @@
 """``cw``: the shortest change that fools, found by optimization; strengths are Euclidean lengths.
 
-    min over w of ‖x' − x‖² + c·f(x'),   x' = ½(tanh w + 1),   f = (z_y − max_{j≠y} z_j)⁺
+    min over x' in 0..1 of ‖x' − x‖² + c·f(x'),   f = (z_y − max_{j≠y} z_j)⁺
 
-with Adam; f = (max_{j≠t} z_j − z_t)⁺ towards a class t that was drawn. c is searched for each image: from 1 over the
-margin of the image itself, so that the scale of the logits does not matter, ten times larger until the attack succeeds
-(z are log-probabilities of averaged samples then), and by bisection from there on. The shortest success is kept. With
-samples k of the noise, f is the mean of (z_ky − max z_kj)⁺, or the same of averaged probabilities (``victim.py``).
+with Adam, projected into 0..1 after each step (one of the paper's three ways; in the other, x' = ½(tanh w + 1), a black
+pixel is where tanh is flat, and hundreds of steps do not leave it). Towards a class t that was drawn, f is
+(max_{j≠t} z_j − z_t)⁺. c is searched for each image: from 1 over the margin of the image itself, so that the scale of
+the logits does not matter, ten times larger until the attack succeeds (z are log-probabilities of averaged samples
+then), and by bisection from there on. The shortest success is kept. With samples k of the noise, f is the mean of
+(z_ky − max z_kj)⁺, or the same of averaged probabilities (``victim.py``).
 
 Accuracy against c, or against the length that was found, depends on how lucky the samples of noise were in 1,000 tries
 at the boundary. So the change δ that was found is stretched or shrunk to each length r of a curve,
@@ -27,7 +29,6 @@ from snncompress.evaluation.attacks.victim import Gradient, Victim, margin
 EPS = LENGTHS
 STEPS = 200
 RATE = 0.01  # Adam's, as published
-INSIDE = 0.999999  # of tanh's range, where its inverse is finite
 FINDS_SHORTEST = True  # yields one more: the shortest change that was found
 
 
@@ -48,7 +49,6 @@ def attack(victim: Victim, pixels: Tensor, aims: Tensor, plan: AttackPlan) -> It
 
 def search(victim: Victim, pixels: Tensor, aims: Tensor, plan: AttackPlan) -> Tensor:
     """The shortest change of each image that fooled; where none did, the one that came closest."""
-    start = torch.atanh((2 * pixels - 1) * INSIDE)
     with torch.no_grad():
         first = victim.logits(pixels, victim.gradient_samples).float().log_softmax(-1)
         weight = 1 / margin(first, aims).abs().mean(0).clamp_min(1e-3)  # c
@@ -56,11 +56,10 @@ def search(victim: Victim, pixels: Tensor, aims: Tensor, plan: AttackPlan) -> Te
     best, shortest = pixels.clone(), torch.full_like(weight, torch.inf)
     closest = torch.full_like(weight, torch.inf)  # of those that never fooled
     for _ in range(plan.searches):
-        w = start.clone().requires_grad_()
-        optimizer = torch.optim.Adam([w], lr=RATE)
+        attacked = pixels.clone().requires_grad_()
+        optimizer = torch.optim.Adam([attacked], lr=RATE)
         fooled = torch.zeros_like(weight, dtype=torch.bool)
         for _ in range(plan.steps or STEPS):
-            attacked = (w.tanh() + 1) / 2
             log_p = victim.logits(attacked, victim.gradient_samples).float().log_softmax(-1)
             squares = (attacked - pixels).flatten(1).square().sum(1)
             cost, lead = _goal(victim, log_p, aims, plan.targeted)
@@ -68,13 +67,15 @@ def search(victim: Victim, pixels: Tensor, aims: Tensor, plan: AttackPlan) -> Te
             (squares + weight * cost).sum().backward()
             victim.tick()
             with torch.no_grad():
-                success = lead < 0
-                better = torch.where(success, squares < shortest, shortest.isinf() & (lead < closest))
+                moved = squares > 0  # an image that is wrong by chance, as it is, tells no direction
+                success = moved & (lead < 0)
+                better = torch.where(success, squares < shortest, moved & shortest.isinf() & (lead < closest))
                 best[better] = attacked[better]
                 shortest = torch.where(success, torch.minimum(shortest, squares), shortest)
-                closest = torch.minimum(closest, lead)
+                closest = torch.where(moved, torch.minimum(closest, lead), closest)
                 fooled |= success
             optimizer.step()
+            attacked.data.clamp_(0, 1)
         high = torch.where(fooled, torch.minimum(high, weight), high)
         low = torch.where(fooled, low, torch.maximum(low, weight))
         weight = torch.where(high.isinf(), 10 * weight, (low + high) / 2)
