@@ -42,7 +42,7 @@ COLUMNS = ("elbo", "data_term", "kl", "accuracy_mean", "accuracy_averaged")
 PAPER = {row["method"]: tuple(row[column] for column in COLUMNS) for row in published_tables()[TABLE]["rows"]}
 # name: method, its options, its learning rate, and the paper's columns
 ROWS: dict[str, tuple[str, dict[str, str], float, tuple[float, ...]]] = {
-    "zero-mean": ("variance", {}, 0.005, PAPER["zero-mean"]),
+    "zero-mean": ("variance", {}, 0.01, PAPER["zero-mean"]),
     "layer": ("vd", {"alpha": "layer"}, 0.1, PAPER["layer"]),
     "neuron": ("vd", {"alpha": "neuron"}, 0.1, PAPER["neuron"]),
     "weight": ("vd", {"alpha": "weight"}, 0.03, PAPER["weight"]),
