@@ -45,8 +45,8 @@ ROWS: dict[str, tuple[str, dict[str, str], float, tuple[float, ...]]] = {
     "zero-mean": ("variance", {}, 0.01, PAPER["zero-mean"]),
     "layer": ("vd", {"alpha": "layer"}, 0.1, PAPER["layer"]),
     "neuron": ("vd", {"alpha": "neuron"}, 0.1, PAPER["neuron"]),
-    "weight": ("vd", {"alpha": "weight"}, 0.03, PAPER["weight"]),
-    "additive": ("sparse-vd", {}, 0.03, PAPER["additive"]),
+    "weight": ("vd", {"alpha": "weight"}, 0.01, PAPER["weight"]),
+    "additive": ("sparse-vd", {}, 0.01, PAPER["additive"]),
 }
 
 
