@@ -42,8 +42,7 @@ def evaluate(
         typer.Option(metavar="N", help="List the N training samples that look mislabelled.", show_default=False),
     ] = None,
     suspects_by: Annotated[
-        SuspectsBy | None,
-        typer.Option(help="What they are ranked by.", show_default="sigma where the noise has one (se-snn), else loss"),
+        SuspectsBy | None, typer.Option(help="What they are ranked by.", show_default="loss")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Draw the suspects into this picture.", show_default=False)] = None,
     ood: Annotated[

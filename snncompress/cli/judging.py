@@ -37,7 +37,7 @@ def judge_suspects(
         raise UsageError(f"--samples {draws} is out of range; give 1 or more")
     data = opened.need_data()
     found = find_suspects(
-        opened.run, data, count, by=None if by is None else Score(by), draws=draws or 0, seed=seed,
+        opened.run, data, count, by=Score(by or Score.LOSS), draws=draws or 0, seed=seed,
         device=pick_device(device), progress=screen,
     )  # fmt: skip
     if out is not None:

@@ -72,7 +72,7 @@ def find_suspects(
     data: Dataset,
     count: int,
     *,
-    by: Score | None = None,
+    by: Score = Score.LOSS,
     draws: int = 0,
     seed: int = 0,
     device: torch.device | None = None,
@@ -84,7 +84,7 @@ def find_suspects(
         run: a classifier, best one that was trained on these data.
         data: labels as the run has seen them.
         count: how many to list.
-        by: the score; when absent, σ where the run has it, else the loss of the given label.
+        by: the score. σ is of the image alone, so that it finds odd images; the loss of the label finds wrong labels.
         draws: samples of the noise for a prediction; 0 predicts by the mean.
         seed: of the noise.
         device: where to compute.
@@ -100,7 +100,6 @@ def find_suspects(
     if by is Score.INFORMATION and not draws:
         raise UsageError("the mutual information takes several samples; give --samples 20")
     scored = score_samples(run, batches, draws=draws, seed=seed, device=device, progress=progress, task="suspects")
-    by = by or (Score.SIGMA if Score.SIGMA in scored.scores else Score.LOSS)
     if by not in scored.scores:
         raise UsageError(
             f"{run.name} has no σ to rank by: its noise does not depend on the sample (that of se-snn does); rank by "

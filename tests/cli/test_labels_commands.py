@@ -113,7 +113,9 @@ def test_suspects(runs: Path, call: Any, tmp_path: Path) -> None:
     wrong = [each["given"] != each["truth"] for each in result["suspects"]]
     assert result["flipped"] == pytest.approx(100 * sum(wrong) / 7)
     picture = tmp_path / "suspects.png"
-    assert "mean log σ" in call("evaluate", runs / "noisy", "--suspects", "12", "--out", picture)
+    assert "mean log σ" in call(
+        "evaluate", runs / "noisy", "--suspects", "12", "--suspects-by", "sigma", "--out", picture
+    )
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "entropy of the pred" in call("evaluate", runs / "noisy", "--suspects", "3", "--suspects-by", "entropy")
 

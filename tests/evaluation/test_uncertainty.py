@@ -152,9 +152,10 @@ def test_wrong_labels_have_large_losses(spoilt: Dataset, trained: Run) -> None:
     assert found.auroc > 0.75
 
 
-def test_sigma_ranks_where_there_is_one(spoilt: Dataset, trained: Run) -> None:
+def test_the_loss_ranks_unless_told(spoilt: Dataset, trained: Run) -> None:
     run = noisy_run(trained)
-    assert find_suspects(run, spoilt, 5).score is Score.SIGMA
+    assert find_suspects(run, spoilt, 5).score is Score.LOSS
+    assert find_suspects(run, spoilt, 5, by=Score.SIGMA).score is Score.SIGMA
     assert find_suspects(run, spoilt, 5, by=Score.ENTROPY).score is Score.ENTROPY
     assert find_suspects(run, spoilt, 5, by=Score.INFORMATION, draws=2).score is Score.INFORMATION
 
