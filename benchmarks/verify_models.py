@@ -25,12 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from tabulate import tabulate
-from torch import nn
 
 import snncompress
-from benchmarks.prune_models import TORCHVISION, prune, randomize
+from benchmarks.prune_models import NORMS, TORCHVISION, draw_images, prune, randomize, settle
 from snncompress import registry
 from snncompress.data.dataset import Normalization, TensorImages
 from snncompress.exporting.answers import CHUNK
@@ -42,24 +40,6 @@ from snncompress.run import Run
 MODELS = [*registry.entries("models"), *(f"torchvision:{name}" for name in TORCHVISION)]
 LARGEST, LARGEST_OF_BIG = 256, 16
 BIG = 128  # pixels a side, from which the largest batch is smaller
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
-
-
-def draw_images(count: int, shape: tuple[int, ...]) -> torch.Tensor:
-    """Coloured clouds under noise: images of noise alone look all the same to a network that averages."""
-    clouds = F.interpolate(torch.rand(count, shape[0], 4, 4), tuple(shape[1:]), mode="bilinear")
-    return (clouds + 0.2 * torch.rand(count, *shape) - 0.1).clamp(0, 1)
-
-
-def settle(model: nn.Module, images: torch.Tensor) -> None:
-    """Gives batch norms the statistics of images; with others, random layers lose what an image is."""
-    norms = [module for module in model.modules() if isinstance(module, NORMS)]
-    for norm in norms:
-        norm.train()
-        norm.momentum = 1.0
-    if norms:
-        model(images)
-    model.eval()
 
 
 def logits(run: Run, images: torch.Tensor) -> torch.Tensor:
