@@ -28,13 +28,14 @@ def judge_suspects(
     screen: Screen,
 ) -> Suspects:
     """Ranks the training samples; draws them where ``out`` says."""
+    from snncompress.evaluation.sampling import check_draws
     from snncompress.evaluation.suspects import find_suspects
     from snncompress.evaluation.uncertainty import Score
     from snncompress.reporting.suspects import MOST, plot_suspects
     from snncompress.training.feed import pick_device
 
-    if draws is not None and draws < 1:
-        raise UsageError(f"--samples {draws} is out of range; give 1 or more")
+    if draws is not None:
+        check_draws(draws)
     data = opened.need_data()
     found = find_suspects(
         opened.run, data, count, by=Score(by or Score.LOSS), draws=draws or 0, seed=seed,
@@ -87,11 +88,12 @@ def judge_outliers(
     from snncompress.data.batches import Batches
     from snncompress.data.sources import load_data
     from snncompress.evaluation.ood import detect_outliers
+    from snncompress.evaluation.sampling import check_draws
     from snncompress.training.feed import EVALUATION_BATCH, pick_device
 
     run, chosen = opened.run, pick_device(device)
-    if draws is not None and draws < 1:
-        raise UsageError(f"--samples {draws} is out of range; give 1 or more")
+    if draws is not None:
+        check_draws(draws)
     if draws is not None and run.noise is None:
         raise UsageError(f"{run.name} was not trained with noise: there is nothing to sample; leave --samples out")
     inside = opened.batches(split, device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -43,20 +43,30 @@ def find_sigma_layer(noise: Noise | None) -> str | None:
 
 
 @contextmanager
-def watch_spread(layer: nn.Module, branch: Branch) -> Iterator[list[Tensor]]:
-    """Gathers Σσ (B,) of every call of a layer."""
+def watch_sigma(
+    pairs: Iterable[tuple[nn.Module, Branch]], reduce: Callable[[Tensor], Tensor]
+) -> Iterator[list[Tensor]]:
+    """Gathers ``reduce(σ)`` of every call of some layers whose branches predict a σ; others give nothing."""
     found: list[Tensor] = []
+    handles = []
+    for layer, branch in pairs:
 
-    def note(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        sigma = branch.sigma(module, inputs[0])  # type: ignore[arg-type]
-        assert sigma is not None
-        found.append(sigma.flatten(1).sum(1))
+        def note(module: nn.Module, inputs: tuple[Tensor, ...], branch: Branch = branch) -> None:
+            sigma = branch.sigma(module, inputs[0])  # type: ignore[arg-type]
+            if sigma is not None:
+                found.append(reduce(sigma))
 
-    handle = layer.register_forward_pre_hook(note)
+        handles.append(layer.register_forward_pre_hook(note))
     try:
         yield found
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
+
+
+def watch_spread(layer: nn.Module, branch: Branch) -> AbstractContextManager[list[Tensor]]:
+    """Gathers Σσ (B,) of every call of a layer."""
+    return watch_sigma([(layer, branch)], lambda sigma: sigma.flatten(1).sum(1))
 
 
 def predict(

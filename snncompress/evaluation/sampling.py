@@ -173,8 +173,7 @@ def evaluate_stochastic(
         device: where the batches are.
         progress: who listens.
     """
-    if draws < 1:
-        raise UsageError(f"--samples {draws} is out of range; give 1 or more")
+    check_draws(draws)
     model = copy.deepcopy(run.model).to(device or torch.device("cpu"))
     noise = run.attach_noise(model)
     if noise is None:
@@ -185,6 +184,12 @@ def evaluate_stochastic(
     sampled = evaluate_samples(model, noise, batches, draws, seed=seed, progress=progress)
     bound = measure_elbo(model, noise, training, draws, seed=seed, progress=progress)
     return StochasticEvaluation(mean, sampled, bound)
+
+
+def check_draws(draws: int) -> None:
+    """Raises unless there is a sample to draw."""
+    if draws < 1:
+        raise UsageError(f"--samples {draws} is out of range; give 1 or more")
 
 
 @contextmanager

@@ -13,9 +13,7 @@ For probabilities p_k of K samples of the network (K = 1: of its mean) and p̄ =
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Iterable, Iterator, Sized
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Sized
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -25,6 +23,7 @@ from torch import Tensor, nn
 from snncompress.errors import DataError, UsageError
 from snncompress.evaluation.accuracy import check_outputs
 from snncompress.evaluation.likelihood import average, log_likelihood
+from snncompress.evaluation.predictions import watch_sigma
 from snncompress.evaluation.sampling import own_random_numbers
 from snncompress.models.modes import evaluating
 from snncompress.noise.attach import Noise
@@ -125,26 +124,13 @@ def _entropy(logits: Tensor) -> Tensor:
 
 def _by_mean(model: nn.Module, noise: Noise | None, inputs: Tensor) -> tuple[Tensor, Tensor | None]:
     """Outputs of the mean network, and mean log σ of each sample where the branches know it."""
-    with noise.mode(Mode.MEAN) if noise is not None else nullcontext(), _watched(noise, len(inputs)) as sigmas:
+    if noise is None:
+        return model(inputs), None
+    count = len(inputs)  # positions are the sample's own
+    pairs = [(layer, branch) for _, branch, layer in noise.pairs()]
+    with (
+        noise.mode(Mode.MEAN),
+        watch_sigma(pairs, lambda sigma: sigma.log().reshape(count, sigma.numel() // count).mean(1)) as sigmas,
+    ):
         outputs: Tensor = model(inputs)
     return outputs, torch.stack(sigmas).mean(0) if sigmas else None
-
-
-@contextmanager
-def _watched(noise: Noise | None, count: int) -> Iterator[list[Tensor]]:
-    """Collects mean log σ of ``count`` samples, (count,) for each layer that is passed."""
-    found: list[Tensor] = []
-    handles = []
-    for _, branch, layer in () if noise is None else noise.pairs():
-
-        def look(layer: nn.Module, args: tuple[Tensor, ...], branch: nn.Module = branch) -> None:
-            sigma = branch.sigma(layer, args[0])  # type: ignore[operator]
-            if sigma is not None:  # positions are the sample's own
-                found.append(sigma.log().reshape(count, math.prod(sigma.shape) // count).mean(1))
-
-        handles.append(layer.register_forward_pre_hook(look))
-    try:
-        yield found
-    finally:
-        for handle in handles:
-            handle.remove()
