@@ -1,4 +1,7 @@
-"""Images with their channels last: on a CPU, convolutions are faster so (a step of ResNet-20: 1.27 times)."""
+"""Images with their channels last: on a CPU, convolutions are faster so.
+
+A step of ResNet-20 1.27 times, of LeNet-5 1.2 times, of LeNet-5 at half of its widths 1.7 times.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from snncompress.models.modes import evaluating
 
 
 def pays(inputs: Tensor) -> bool:
-    """Whether the layout makes a difference: images on a CPU with several channels."""
-    return inputs.device.type == "cpu" and inputs.dim() == 4 and min(inputs.shape[1:]) > 1
+    """Whether the layout makes a difference: images, not features, on a CPU."""
+    return inputs.device.type == "cpu" and inputs.dim() == 4 and inputs.shape[2:].numel() > 1
 
 
 def channels_last(inputs: Tensor) -> Tensor:
-    """The same images, laid out with their channels last."""
-    return inputs.contiguous(memory_format=torch.channels_last)
+    """The same images, laid out with their channels last; those of one channel are marked so, too."""
+    return inputs.to(memory_format=torch.channels_last)  # `contiguous` would leave one channel's strides alone
 
 
 def allowed(model: nn.Module, inputs: Tensor) -> bool:

@@ -66,7 +66,14 @@ def test_asking_changes_nothing() -> None:
 
 def test_where_it_pays() -> None:
     assert layout.pays(images())
-    assert not layout.pays(images(channels=1))
+    assert layout.pays(images(channels=1))
     assert not layout.pays(torch.zeros(6, 10))
     assert not layout.pays(images().to("meta"))
     assert not layout.pays(torch.zeros(6, 9, 1, 1))  # features
+
+
+def test_one_channel_is_marked() -> None:
+    gray = images(channels=1)
+    arranged = layout.channels_last(gray)
+    assert torch.equal(arranged, gray)
+    assert arranged.stride(1) == 1  # what a convolution chooses its way by
