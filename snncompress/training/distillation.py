@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from snncompress.data.task import Task
 from snncompress.errors import UsageError
 from snncompress.run import Run
+from snncompress.training.layout import Arranger
 
 DRAWS = 10  # samples of a teacher that predicts by averaging: more change its probabilities little
 
@@ -59,6 +60,7 @@ class Teacher:
             raise UsageError(f"{option} {run.name}: its images are normalized otherwise; they must agree (--normalize)")
         self.options = options
         self.model: nn.Module = copy.deepcopy(run.model).to(device).eval().requires_grad_(False)
+        self._arrange = Arranger(self.model)
         self.draws = 1
         if run.hollow:
             noise = run.attach_noise(self.model)
@@ -70,7 +72,7 @@ class Teacher:
     def logits(self, inputs: Tensor) -> Tensor:
         """What the teacher says, as logits."""
         if self.draws == 1:
-            logits: Tensor = self.model(inputs)
+            logits: Tensor = self.model(self._arrange(inputs))
             return logits
         log_p = torch.stack([self.model(inputs).log_softmax(-1) for _ in range(self.draws)])
         return log_p.logsumexp(0)

@@ -16,9 +16,9 @@ from snncompress.evaluation.likelihood import as_rows, default_loss, faults
 from snncompress.models.layers import fill_zeros, find_zeros
 from snncompress.noise.attach import Noise
 from snncompress.noise.branch import Mode
-from snncompress.training import layout
 from snncompress.training.adversarial import Attacker
 from snncompress.training.distillation import Teacher
+from snncompress.training.layout import Arranger
 from snncompress.training.options import OptimizerName, TrainOptions
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -52,7 +52,7 @@ class Learner:
         self.task = task
         self.attacker = attacker
         self._last: Tensor | None = None  # the inputs of the last step
-        self._channels_last: bool | None = None  # whether the model takes them so; None: not tried yet
+        self._arrange = Arranger(model)
         self.forget_sums()
         self.rebuild()
 
@@ -99,7 +99,8 @@ class Learner:
             inputs, targets = self._with_attacked(self.attacker, inputs, targets)
         if not self.model.training:
             self.model.train()
-        outputs = self.model(self._arranged(inputs))
+        # Noise has layouts of its own.
+        outputs = self.model(self._arrange(inputs) if self.noise is None else inputs)
         loss = self.loss(outputs, targets)
         if self.teacher is not None:
             loss = self.teacher.mix(loss, outputs, inputs)
@@ -119,14 +120,6 @@ class Learner:
         if self.noise is not None:
             self.noise.penalty()  # that of the attack is not to be learned from
         return torch.cat([inputs, attacked]), torch.cat([targets, targets])
-
-    def _arranged(self, inputs: Tensor) -> Tensor:
-        """The inputs in the layout that is fastest for this model; noise has layouts of its own."""
-        if self.noise is not None or not layout.pays(inputs):
-            return inputs
-        if self._channels_last is None:
-            self._channels_last = layout.allowed(self.model, inputs)
-        return layout.channels_last(inputs) if self._channels_last else inputs
 
     def forget_sums(self) -> None:
         """Starts the means of loss, penalty and error again."""
