@@ -60,7 +60,7 @@ class Teacher:
             raise UsageError(f"{option} {run.name}: its images are normalized otherwise; they must agree (--normalize)")
         self.options = options
         self.model: nn.Module = copy.deepcopy(run.model).to(device).eval().requires_grad_(False)
-        self._arrange = Arranger(self.model)
+        self._arrange = Arranger()
         self.draws = 1
         if run.hollow:
             noise = run.attach_noise(self.model)
@@ -72,7 +72,7 @@ class Teacher:
     def logits(self, inputs: Tensor) -> Tensor:
         """What the teacher says, as logits."""
         if self.draws == 1:
-            logits: Tensor = self.model(self._arrange(inputs))
+            logits: Tensor = self.model(self._arrange(self.model, inputs))
             return logits
         log_p = torch.stack([self.model(inputs).log_softmax(-1) for _ in range(self.draws)])
         return log_p.logsumexp(0)

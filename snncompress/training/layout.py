@@ -32,16 +32,15 @@ def allowed(model: nn.Module, inputs: Tensor) -> bool:
 
 
 class Arranger:
-    """Lays images out as is fastest for a model; what it takes is found out with the first ones."""
+    """Lays images out as is fastest for a model; what its code takes is found out with the first ones."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self) -> None:
         self._allowed: bool | None = None
 
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """The same images."""
         if not pays(inputs):
             return inputs
         if self._allowed is None:
-            self._allowed = allowed(self.model, inputs)
+            self._allowed = allowed(model, inputs)
         return channels_last(inputs) if self._allowed else inputs

@@ -52,7 +52,7 @@ class Learner:
         self.task = task
         self.attacker = attacker
         self._last: Tensor | None = None  # the inputs of the last step
-        self._arrange = Arranger(model)
+        self._arrange = Arranger()
         self.forget_sums()
         self.rebuild()
 
@@ -100,7 +100,7 @@ class Learner:
         if not self.model.training:
             self.model.train()
         # Noise has layouts of its own.
-        outputs = self.model(self._arrange(inputs) if self.noise is None else inputs)
+        outputs = self.model(self._arrange(self.model, inputs) if self.noise is None else inputs)
         loss = self.loss(outputs, targets)
         if self.teacher is not None:
             loss = self.teacher.mix(loss, outputs, inputs)
