@@ -35,7 +35,8 @@ from snncompress.run import Run
 from snncompress.run_files import load
 from snncompress.training.options import Schedule, TrainOptions
 
-PLAIN_EPOCHS, FEATURE_EPOCHS, DENSE_EPOCHS = 20, 60, 80
+PLAIN_EPOCHS, FEATURE_EPOCHS, DENSE_EPOCHS = 10, 20, 50
+SHIFT = ["--augment", "shift"]  # of what gives the features; the rows see them without
 BATCH, SAMPLES = 128, 20
 TABLE = "parameterizations"
 COLUMNS = ("elbo", "data_term", "kl", "accuracy_mean", "accuracy_averaged")
@@ -43,8 +44,8 @@ PAPER = {row["method"]: tuple(row[column] for column in COLUMNS) for row in publ
 # name: method, its options, its learning rate, and the paper's columns
 ROWS: dict[str, tuple[str, dict[str, str], float, tuple[float, ...]]] = {
     "zero-mean": ("variance", {}, 0.01, PAPER["zero-mean"]),
-    "layer": ("vd", {"alpha": "layer"}, 0.1, PAPER["layer"]),
-    "neuron": ("vd", {"alpha": "neuron"}, 0.1, PAPER["neuron"]),
+    "layer": ("vd", {"alpha": "layer"}, 0.01, PAPER["layer"]),
+    "neuron": ("vd", {"alpha": "neuron"}, 0.01, PAPER["neuron"]),
     "weight": ("vd", {"alpha": "weight"}, 0.01, PAPER["weight"]),
     "additive": ("sparse-vd", {}, 0.01, PAPER["additive"]),
 }
@@ -100,9 +101,9 @@ def main() -> None:
     arguments = parse(__doc__, "runs/parameterizations", ROWS, stores=True)
     plain, convolutions = arguments.out / "plain", arguments.out / "features"
     data = ["--data", "mnist", "--data-root", arguments.data_root]
-    ensure_run(plain, ["lenet5", *data, "--method", "none", "--epochs", str(PLAIN_EPOCHS)])
+    ensure_run(plain, ["lenet5", *data, "--method", "none", *SHIFT, "--epochs", str(PLAIN_EPOCHS)])
     variance = ["--method", "variance", "--layers", "fc1", "--noise-lr", "0.03", "--epochs", str(FEATURE_EPOCHS)]
-    ensure_run(convolutions, [str(plain), *variance, "--batch-size", str(BATCH), "--schedule", "linear"])
+    ensure_run(convolutions, [str(plain), *variance, *SHIFT, "--batch-size", str(BATCH), "--schedule", "linear"])
     for name in arguments.only or ROWS:
         with Screen(quiet=False, json=False) as screen:
             train(name, load(convolutions), arguments.out, screen)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from snncompress.data.holdout import Holdout
 from snncompress.errors import UsageError, unknown_name
 from snncompress.training.options import OptimizerName, Schedule
+
+if TYPE_CHECKING:
+    from snncompress.training.distillation import DistillOptions
 
 REPEATABLE = ("keep", "layers", "model_arg", "option", "sources")
 
@@ -68,6 +71,15 @@ def spoilt(label_noise: str | None, random_labels: bool) -> str | None:
     return "random" if random_labels else label_noise
 
 
+def listening(distill: str | None, temperature: float, weight: float, layers: list[str] | None) -> DistillOptions:
+    """How a teacher is listened to."""
+    from snncompress.training.distillation import DistillOptions
+
+    if layers and distill is None:
+        raise UsageError("--distill-layers says what to learn from a teacher; name one with --distill")
+    return DistillOptions(temperature, weight, tuple(layers or ()))
+
+
 def typed(ctx: typer.Context) -> list[str]:
     """The command as it was typed, for the record."""
     return ["snncompress", *(ctx.obj or [])]
@@ -115,6 +127,10 @@ Optimizer = Annotated[OptimizerName, typer.Option(help="SGD has Nesterov momentu
 LearningSchedule = Annotated[Schedule, typer.Option(help="How the learning rate falls.")]
 DistillTemperature = Annotated[float, typer.Option(help="Softens both networks' probabilities.")]
 DistillWeight = Annotated[float, typer.Option(help="Share of the teacher in the loss.")]
+DistillLayers = Annotated[
+    list[str] | None,
+    typer.Option(help="A layer (or glob) whose outputs are learned from the teacher, too; repeatable."),
+]
 WeightDecay = Annotated[float, typer.Option(help="ℓ2 penalty of the optimizer, not on the noise.")]
 Normalize = Annotated[
     str | None,

@@ -117,6 +117,7 @@ def prune(
     ] = None,
     distill_temperature: o.DistillTemperature = 4.0,
     distill_weight: o.DistillWeight = 0.9,
+    distill_layers: o.DistillLayers = None,
     max_error: Annotated[
         float | None,
         typer.Option(
@@ -181,7 +182,6 @@ def prune(
     from snncompress.pruning.pipeline import prune as prune_run
     from snncompress.pruning.sparsify import preview_weights, prune_weights
     from snncompress.reporting.tradeoff import plot_run
-    from snncompress.training.distillation import DistillOptions
 
     _refuse_others(ctx, weights)
     if out is None and not dry_run:
@@ -206,6 +206,7 @@ def prune(
     )  # fmt: skip
     opened = open_run(request)
     teacher = None
+    listening = o.listening(distill, distill_temperature, distill_weight, distill_layers)
     if distill is not None:
         teacher = opened.run if distill == "self" else open_teacher(distill, trust_source)
     if dry_run:
@@ -223,7 +224,7 @@ def prune(
         warn_uncorrected(opened.run, teacher, screen)
         common: dict[str, Any] = {
             "out": out, "resume": resume, "force": force, "device": device, "command": o.typed(ctx),
-            "progress": screen, "teacher": teacher, "distill": DistillOptions(distill_temperature, distill_weight),
+            "progress": screen, "teacher": teacher, "distill": listening,
         }  # fmt: skip
         if fewer is not None:
             run = prune_weights(opened.run, opened.need_data(), fewer, training, storage=format, **common)

@@ -58,6 +58,7 @@ def train(
     ] = None,
     distill_temperature: o.DistillTemperature = 4.0,
     distill_weight: o.DistillWeight = 0.9,
+    distill_layers: o.DistillLayers = None,
     correction: Annotated[
         str, typer.Option(help="For wrong labels: none, bootstrap-hard, bootstrap-soft or forward.")
     ] = "none",
@@ -131,7 +132,6 @@ def train(
     from snncompress.cli.screen import Screen
     from snncompress.models.initial import reinitialize
     from snncompress.training.adversarial import AdversarialOptions
-    from snncompress.training.distillation import DistillOptions
     from snncompress.training.langevin import PosteriorOptions
     from snncompress.training.loop import train as train_run
 
@@ -157,6 +157,7 @@ def train(
     if posterior is not None:
         sampling = PosteriorOptions.parse(posterior, posterior_lr, prior_std, posterior_temperature)
     attacked = None if adversarial is None else AdversarialOptions.parse(adversarial)
+    listening = o.listening(distill, distill_temperature, distill_weight, distill_layers)
     teacher = None if distill is None else open_teacher(distill, trust_source)
     first = None
     if correction_from is not None:
@@ -177,7 +178,7 @@ def train(
         warn_labels(opened.need_data(), screen)
         run = train_run(
             start, opened.need_data(), training, method=method, method_options=method_options, layers=layers,
-            teacher=teacher, distill=DistillOptions(distill_temperature, distill_weight), posterior=sampling,
+            teacher=teacher, distill=listening, posterior=sampling,
             correction=None if correction == "none" else correction, correction_from=first, adversarial=attacked,
             out=out, resume=resume, force=force, device=device, command=o.typed(ctx), progress=screen,
         )  # fmt: skip

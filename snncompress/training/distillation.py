@@ -1,14 +1,20 @@
-"""Soft targets: a network learns from another one's probabilities.
+"""Soft targets: a network learns from another one's probabilities, and from what its layers give.
 
-    L = (1 − w)·L_cl + w·T²·KL(softmax(teacher/T) ‖ softmax(student/T))
+    L = (1 − w)·L_cl + w·T²·KL(softmax(teacher/T) ‖ softmax(student/T)) + mean over layers of ‖s − t‖² / ‖t‖²
 
-Hinton, Vinyals, Dean: Distilling the Knowledge in a Neural Network, 2015.
+s and t are the outputs of a chosen layer in student and teacher; by default none is chosen.
+
+Hinton, Vinyals, Dean: Distilling the Knowledge in a Neural Network, 2015; the layers: Romero, Ballas, Kahou,
+Chassang, Gatta, Bengio: FitNets, ICLR 2015.
 """
 
 from __future__ import annotations
 
 import copy
+import fnmatch
 import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snncompress.data.task import Task
-from snncompress.errors import UsageError
+from snncompress.errors import UsageError, unknown_name
 from snncompress.run import Run
 from snncompress.training.layout import Arranger
 
@@ -30,6 +36,7 @@ class DistillOptions:
 
     temperature: float = 4.0
     weight: float = 0.9
+    layers: tuple[str, ...] = ()  # names or globs of those whose outputs are learned, too
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
@@ -67,29 +74,84 @@ class Teacher:
             assert noise is not None
             noise.to(device)
             self.draws = DRAWS
+            if options.layers:
+                raise UsageError(
+                    f"--distill-layers: {run.name} predicts by averaging, its layers give no one output; leave it out"
+                )
+        self._layers = _find_layers(options.layers, self.model, student.model)
+        self._said: dict[str, Tensor] = {}
+        self._heard: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def logits(self, inputs: Tensor) -> Tensor:
         """What the teacher says, as logits."""
         if self.draws == 1:
-            logits: Tensor = self.model(self._arrange(self.model, inputs))
+            with _noting(self.model, self._layers, self._said):
+                logits: Tensor = self.model(self._arrange(self.model, inputs))
             return logits
         log_p = torch.stack([self.model(inputs).log_softmax(-1) for _ in range(self.draws)])
         return log_p.logsumexp(0)
+
+    def listen(self, student: nn.Module) -> AbstractContextManager[None]:
+        """Notes what the chosen layers of the student give, for ``mix``."""
+        return _noting(student, self._layers, self._heard)
 
     def mix(self, loss: Tensor, outputs: Tensor, inputs: Tensor) -> Tensor:
         """The loss with the teacher's part."""
         t, w = self.options.temperature, self.options.weight
         theirs, ours = (self.logits(inputs) / t).log_softmax(-1), (outputs / t).log_softmax(-1)
         soft = F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
-        return (1 - w) * loss + w * t**2 * soft
+        return (1 - w) * loss + w * t**2 * soft + self._by_layers()
+
+    def _by_layers(self) -> Tensor | float:
+        """How far the chosen layers are from the teacher's."""
+        if not self._layers:
+            return 0.0
+        distances = []
+        for name in self._layers:
+            ours, theirs = self._heard.pop(name), self._said.pop(name)
+            if ours.shape != theirs.shape:
+                raise UsageError(
+                    f"--distill-layers: {name} gives {tuple(ours.shape[1:])}, the teacher's {tuple(theirs.shape[1:])}; "
+                    "choose layers whose channels stay (prune --keep)"
+                )
+            distances.append(F.mse_loss(ours, theirs) / theirs.square().mean())
+        return torch.stack(distances).mean()
 
 
 def to_record(teacher: Run | None, options: DistillOptions) -> dict[str, Any] | None:
     """What a run remembers of its teacher."""
     if teacher is None:
         return None
-    return {"run": teacher.name if teacher.path is None else str(teacher.path.resolve()), **asdict(options)}
+    return {
+        "run": teacher.name if teacher.path is None else str(teacher.path.resolve()),
+        **asdict(options),
+        "layers": list(options.layers),
+    }
+
+
+def _find_layers(patterns: Sequence[str], teacher: nn.Module, student: nn.Module) -> list[str]:
+    """The modules of both networks that names or globs choose."""
+    common = [name for name, _ in teacher.named_modules() if name and name in dict(student.named_modules())]
+    for pattern in patterns:
+        if not fnmatch.filter(common, pattern):
+            raise unknown_name("layer", pattern, common)
+    return [name for name in common if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+@contextmanager
+def _noting(model: nn.Module, names: Sequence[str], notes: dict[str, Tensor]) -> Iterator[None]:
+    """Notes what some modules give."""
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda module, inputs, output: notes.__setitem__(name, output)
+
+    handles = [model.get_submodule(name).register_forward_hook(note(name)) for name in names]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @torch.no_grad()

@@ -100,7 +100,9 @@ class Learner:
         if not self.model.training:
             self.model.train()
         # Noise has layouts of its own.
-        outputs = self.model(self._arrange(self.model, inputs) if self.noise is None else inputs)
+        arranged = self._arrange(self.model, inputs) if self.noise is None else inputs
+        with nullcontext() if self.teacher is None else self.teacher.listen(self.model):
+            outputs = self.model(arranged)
         loss = self.loss(outputs, targets)
         if self.teacher is not None:
             loss = self.teacher.mix(loss, outputs, inputs)

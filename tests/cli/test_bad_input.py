@@ -146,6 +146,8 @@ def test_a_criterion_that_cannot_be_used(refused: Any, data: str) -> None:
         (["--trial-steps", "0"], "--trial-steps 0"), (["--candidates", "0"], "--candidates 0"),
         (["--allocation", "fair"], "--allocation"), (["--per", "watt"], "--per"), (["--distill", "nowhere"], "nowhere"),
         (["--distill", "self", "--distill-weight", "0"], "--distill-weight 0"),
+        (["--distill", "self", "--distill-layers", "fc9"], "unknown layer 'fc9'"),
+        (["--distill-layers", "fc1"], "name one with --distill"),
     ],
 )  # fmt: skip
 def test_options_of_pruning(refused: Any, noisy: str, more: list[str], words: str) -> None:

@@ -78,8 +78,8 @@ def test_options_that_many_methods_have_are_flags() -> None:
     [
         (
             "train",
-            "--distill --distill-temperature --distill-weight --posterior --posterior-lr --prior-std --noise-lr "
-            "--aggregate --alpha --prior --noise --kl-scale --kl-warmup --layers --omega --margin --correction "
+            "--distill --distill-temperature --distill-weight --distill-layers --posterior --posterior-lr --prior-std "
+            "--noise-lr --aggregate --alpha --prior --noise --kl-scale --kl-warmup --layers --omega --margin --correction "
             "--correction-from --label-noise --random-labels --limit-train",
         ),
         ("evaluate", "--samples --seed --split --suspects --suspects-by --ood --ood-root"),
@@ -89,7 +89,7 @@ def test_options_that_many_methods_have_are_flags() -> None:
             "prune",
             "--target-flops --target-size --target-memory --target-latency --criterion --allocation --candidates "
             "--trial-steps --per --step --round-to --min-neurons --keep --finetune-steps --finetune-noise "
-            "--final-epochs --final-lr --distill --max-error --max-drop --dry-run",
+            "--final-epochs --final-lr --distill --distill-layers --max-error --max-drop --dry-run",
         ),
     ],
 )

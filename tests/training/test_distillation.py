@@ -71,6 +71,33 @@ def test_who_is_like_the_teacher_has_nothing_to_learn() -> None:
         assert float(parameter.grad.abs().max()) < 1e-12
 
 
+def test_layers_by_their_formula() -> None:
+    chosen = DistillOptions(weight=1.0, layers=("1", "3"))
+    teacher, student = Teacher(small_run(1), small_run(), chosen, CPU), small_run().model
+    inputs, targets = torch.randn(9, *IMAGE), torch.randint(4, (9,))
+    with teacher.listen(student):
+        outputs = student(inputs)
+    without = Teacher(small_run(1), small_run(), DistillOptions(weight=1.0), CPU)
+    distances = []
+    for layer in (2, 4):  # the first layers, up to the chosen one
+        ours, theirs = student[:layer](inputs), teacher.model[:layer](inputs)
+        distances.append((ours - theirs).square().sum() / theirs.square().sum())
+    loss = F.cross_entropy(outputs, targets)
+    wanted = without.mix(loss, outputs, inputs) + (distances[0] + distances[1]) / 2
+    torch.testing.assert_close(teacher.mix(loss, outputs, inputs), wanted)
+    assert not any(module._forward_hooks for module in [*student.modules(), *teacher.model.modules()])
+
+
+def test_layers_that_cannot_be_learned(data: Dataset, plain: Run, hollow: Run) -> None:
+    with pytest.raises(UsageError, match="unknown layer '9'"):
+        Teacher(plain, small_run(), DistillOptions(layers=("9",)), CPU)
+    with pytest.raises(UsageError, match="predicts by averaging"):
+        Teacher(hollow, small_run(), DistillOptions(layers=("1",)), CPU)
+    narrow, options = DistillOptions(layers=("3",)), snncompress.PruneOptions(target_flops="60%", final_epochs=0)
+    with pytest.raises(UsageError, match="prune --keep"):
+        snncompress.prune(plain, data, options, OPTIONS, teacher=plain, distill=narrow)
+
+
 def test_the_teacher_is_left_as_it_is(data: Dataset, plain: Run, hollow: Run) -> None:
     for run in (plain, hollow):
         before = copy.deepcopy(run.model.state_dict())
@@ -192,5 +219,5 @@ def test_impossible_options_are_refused(wrong: dict[str, float], option: str) ->
 
 def test_the_record_says_who_taught(data: Dataset, plain: Run) -> None:
     run = train(small_run(), data, replace(OPTIONS, epochs=0), teacher=plain, distill=DistillOptions(2.0))
-    assert run.config["distill"] == {"run": "mlp", "temperature": 2.0, "weight": 0.9}
+    assert run.config["distill"] == {"run": "mlp", "temperature": 2.0, "weight": 0.9, "layers": []}
     assert train(run, data, replace(OPTIONS, epochs=0)).config.get("distill") is None
