@@ -123,11 +123,10 @@ def to_record(teacher: Run | None, options: DistillOptions) -> dict[str, Any] | 
     """What a run remembers of its teacher."""
     if teacher is None:
         return None
-    return {
-        "run": teacher.name if teacher.path is None else str(teacher.path.resolve()),
-        **asdict(options),
-        "layers": list(options.layers),
-    }
+    record = {**asdict(options), "layers": list(options.layers)}
+    if not options.layers:  # a run of before they could be given resumes
+        del record["layers"]
+    return {"run": teacher.name if teacher.path is None else str(teacher.path.resolve()), **record}
 
 
 def _find_layers(patterns: Sequence[str], teacher: nn.Module, student: nn.Module) -> list[str]:

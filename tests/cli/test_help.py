@@ -79,8 +79,8 @@ def test_options_that_many_methods_have_are_flags() -> None:
         (
             "train",
             "--distill --distill-temperature --distill-weight --distill-layers --posterior --posterior-lr --prior-std "
-            "--noise-lr --aggregate --alpha --prior --noise --kl-scale --kl-warmup --layers --omega --margin --correction "
-            "--correction-from --label-noise --random-labels --limit-train",
+            "--noise-lr --aggregate --alpha --prior --noise --kl-scale --kl-warmup --layers --omega --margin "
+            "--correction --correction-from --label-noise --random-labels --limit-train",
         ),
         ("evaluate", "--samples --seed --split --suspects --suspects-by --ood --ood-root"),
         ("calibrate", "--samples --seed --split --use --out"),

@@ -219,5 +219,8 @@ def test_impossible_options_are_refused(wrong: dict[str, float], option: str) ->
 
 def test_the_record_says_who_taught(data: Dataset, plain: Run) -> None:
     run = train(small_run(), data, replace(OPTIONS, epochs=0), teacher=plain, distill=DistillOptions(2.0))
-    assert run.config["distill"] == {"run": "mlp", "temperature": 2.0, "weight": 0.9, "layers": []}
+    assert run.config["distill"] == {"run": "mlp", "temperature": 2.0, "weight": 0.9}
     assert train(run, data, replace(OPTIONS, epochs=0)).config.get("distill") is None
+    chosen = DistillOptions(2.0, layers=("1",))
+    run = train(small_run(), data, replace(OPTIONS, epochs=0), teacher=plain, distill=chosen)
+    assert run.config["distill"] == {"run": "mlp", "temperature": 2.0, "weight": 0.9, "layers": ["1"]}
