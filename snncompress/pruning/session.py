@@ -113,17 +113,33 @@ class Session(ABC):
         """Fine-tuning with a falling learning rate, what is left of ``total`` steps."""
         learner, state = self.subject.learner, self.state
         factor = 1.0 if lr is None else lr / learner.options.lr
+        length = len(self.feed.train)
         self.progress.start(task, total, done=state["round_step"])
-        with self.subject.tuning():
-            while state["round_step"] < total:
-                rate = factor * learner.options.rate(state["round_step"] / total)
-                learner.step(*self.cursor.take(state["step"]), lr=rate)
-                self._count_step()
-                if state["round_step"] % SHOW_EVERY == 0:
-                    self.progress.advance(SHOW_EVERY, **learner.shown())
-                    learner.forget_sums()
+        while state["round_step"] < total:
+            epochs, rest = divmod(state["round_step"], length)
+            if epochs and not rest:
+                self._look(f"epoch {epochs}/{total // length}")
+            with self.subject.tuning():
+                while state["round_step"] < min(total, (epochs + 1) * length):
+                    rate = factor * learner.options.rate(state["round_step"] / total)
+                    learner.step(*self.cursor.take(state["step"]), lr=rate)
+                    self._count_step()
+                    if state["round_step"] % SHOW_EVERY == 0:
+                        self.progress.advance(SHOW_EVERY, **learner.shown())
+                        learner.forget_sums()
         self.progress.finish()
         state["round_step"] = 0
+
+    def _look(self, when: str) -> None:
+        """How good the model is on the way; a resumed run does not look twice."""
+        step = self.state["step"]
+        if self.folder.history[-1]["step"] == step:
+            return
+        if self.subject.learner.noise is not None:  # what was gathered under noise is wrong for the mean
+            self._refresh()
+        if (result := self._validate()) is not None:
+            self.folder.record({"phase": self.state["phase"], "step": step, "error": result.error, "nll": result.nll})
+            self.progress.message(f"{when}: validation {self.task.word(result.error)}")
 
     def _count_step(self) -> None:
         self.state["step"] += 1

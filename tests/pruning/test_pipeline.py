@@ -60,6 +60,19 @@ def test_it_meets_the_target_and_leaves_its_input_alone(noisy: Run, data: Datase
     assert all(torch.equal(t, small.model.state_dict()[name]) for name, t in loaded.model.state_dict().items())
 
 
+@pytest.mark.parametrize("noise", [False, True])
+def test_the_last_fine_tuning_is_followed(noisy: Run, data: Dataset, tmp_path: Path, noise: bool) -> None:
+    options = replace(OPTIONS, final_epochs=3, finetune_noise=noise)
+    small = prune(noisy, data, options, TRAINING, out=tmp_path / "small")
+    lines = [json.loads(line) for line in (tmp_path / "small" / "history.jsonl").read_text().splitlines()]
+    final = [line for line in lines if line["phase"] == "final"]
+    length = -(-len(data.train) // TRAINING.batch_size)
+    first = plan_of(small)["points"][-2]["step"]  # the rounds end here
+    assert [line["step"] - first for line in final] == [length, 2 * length, 3 * length]
+    assert all({"error", "nll"} <= set(line) for line in final)
+    assert ["flops" in line for line in final] == [False, False, True]  # the last is a point of the trade-off
+
+
 def test_every_point_can_be_built_again(noisy: Run, data: Dataset, tmp_path: Path) -> None:
     small = prune(noisy, data, replace(OPTIONS, step=1), TRAINING, out=tmp_path / "small")
     files = sorted((tmp_path / "small" / "points").iterdir())
