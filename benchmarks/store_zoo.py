@@ -2,6 +2,7 @@
 
     python -m benchmarks.store_zoo lenet5-mnist --seeds 0 1 2 --data-root data --out runs/zoo
 
+also measures the networks of the same shape that were trained from new weights, where the recipe makes them, and
 writes `run.json`, `model.safetensors`, `probe.safetensors` and, after pruning, `plan.json` into `model_zoo/NAME`, and
 `[figures]` into its `recipe.toml`. The stored run is that of the first seed, not the best one. What is there already is
 not made again, so that it can be interrupted, or shared between processes by their seeds with --only-run.
@@ -40,12 +41,16 @@ def main() -> None:
     if arguments.only_run:
         return
     runs = [load(folder / entry.recipe.result) for folder in folders]
+    rivals = [] if entry.recipe.scratch is None else [load(folder / entry.recipe.scratch) for folder in folders]
     with Screen() as screen:
-        results = [
-            measure(run, load_own_data(run, arguments.data_root), arguments.split, arguments.samples, progress=screen)
-            for run in runs
-        ]
-    figures = state(arguments.seeds, results, arguments.split, arguments.samples)
+        results, scratch = (
+            [
+                measure(run, load_own_data(run, arguments.data_root), arguments.split, samples, progress=screen)
+                for run in group
+            ]
+            for group, samples in ((runs, arguments.samples), (rivals, None))
+        )
+    figures = state(arguments.seeds, results, arguments.split, arguments.samples, scratch)
     store(entry, runs[0], figures, folders[0])
     snncompress("zoo", "verify", entry.name, "--data-root", arguments.data_root)
 

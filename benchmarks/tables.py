@@ -108,6 +108,16 @@ def check(entry: ZooEntry, data_root: str) -> Line:
     return Line({**method, **of_figures(result.measured)}, f"zoo:{entry.name}: {', '.join(result.failed)}", "failed")
 
 
+def beside(entry: ZooEntry) -> list[Line]:
+    """The shape of an entry's result, trained as long from new weights, where its recipe did that."""
+    figures = entry.recipe.figures
+    if figures is None or figures.scratch is None:
+        return []
+    error, spread = figures.scratch
+    values = {**of_figures(figures), "error": error, "accuracy": 100 - error, "spread": spread}
+    return [Line({"method": f"ours: {entry.name}, from new weights", **values}, "its recipe", "stored")]
+
+
 def make(entry: ZooEntry, data_root: str, out: Path) -> Line:
     """An entry made anew from its recipe, with seed 0; one that needs files of the user's is only checked."""
     if entry.recipe.files:
@@ -137,7 +147,9 @@ def collect(table: str, data_root: str, quick: bool, out: Path) -> list[Line]:
     if not quick and table in BENCHMARKS:
         words = ["--data-root", data_root, "--out", str(out / table), "--store"]
         subprocess.run([sys.executable, "-m", f"benchmarks.{BENCHMARKS[table]}", *words], check=True)
-    lines = [check(entry, data_root) if quick else make(entry, data_root, out) for entry in entries]
+    lines: list[Line] = []
+    for entry in entries:
+        lines += [check(entry, data_root) if quick else make(entry, data_root, out), *beside(entry)]
     lines += stored(table)
     return lines or [Line({"method": "ours"}, "no recipe of the zoo names this table", MISSING)]
 

@@ -108,3 +108,15 @@ def test_every_benchmark_that_stores_is_there() -> None:
         text = (Path(tables.__file__).parent / f"{module}.py").read_text(encoding="utf-8")
         assert "if arguments.store:" in text
         assert "--store" in text or "stores=True" in text
+
+
+def test_the_same_shape_from_new_weights_stands_beside() -> None:
+    entry = next(entry for entry in list_zoo() if entry.recipe.figures is not None)
+    recipe, figures = entry.recipe, entry.recipe.figures
+    assert figures is not None
+    entry.__dict__["recipe"] = replace(recipe, figures=None)
+    assert tables.beside(entry) == []
+    entry.__dict__["recipe"] = replace(recipe, figures=replace(figures, scratch_errors=(6.0, 7.0)))
+    (line,) = tables.beside(entry)
+    assert (line.values["error"], line.values["spread"], line.values["accuracy"]) == (6.5, 0.5, 93.5)
+    assert line.values["flops"] == figures.flops / 1e6

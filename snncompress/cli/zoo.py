@@ -99,6 +99,7 @@ def show(
       snncompress zoo show lenet5-mnist
     """
     from snncompress.cli.render import print_json
+    from snncompress.data.task import Task
 
     entry = find_zoo(name)
     recipe = entry.recipe
@@ -114,6 +115,9 @@ def show(
     if recipe.figures is not None:
         error, flops, weights, size = _cells(recipe.figures)
         print(f"{recipe.figures.split} error {error}, {flops} FLOPs, {weights} weights, {size}")
+        if recipe.figures.scratch is not None:
+            task, (mean, spread) = Task(recipe.figures.task), recipe.figures.scratch
+            print(f"the same shape trained as long from new weights: {task.number(mean)} ± {task.show(spread)}")
     for key, text in recipe.files.items():
         print(f"needs --file {key}=PATH: {text}")
     for number, (about, words) in enumerate(commands, 1):

@@ -166,7 +166,13 @@ def _evaluate(
     return evaluate_samples(model, noise, batches, samples, progress=progress).averaged
 
 
-def state(seeds: Sequence[int], results: Sequence[Measured], split: str, samples: int | None) -> Figures:
+def state(
+    seeds: Sequence[int],
+    results: Sequence[Measured],
+    split: str,
+    samples: int | None,
+    scratch: Sequence[Measured] = (),
+) -> Figures:
     """The figures of a recipe from what its runs, one a seed, were measured to be; the first is the one to store."""
     errors = [result.error for result in results]
     mean, first = sum(errors) / len(errors), results[0]
@@ -185,6 +191,7 @@ def state(seeds: Sequence[int], results: Sequence[Measured], split: str, samples
         ratio=round(first.ratio, 2),
         file_bytes=first.file_bytes,
         samples=samples,
+        scratch_errors=tuple(round(result.error, 4) for result in scratch),
         task=str(first.task),
     )
 

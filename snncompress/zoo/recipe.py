@@ -7,6 +7,7 @@
     data = "mnist"
     licence = "CC BY-SA 3.0"        # of the data
     result = "small"                # the run, below the output folder, that is the result
+    scratch = "scratch"             # the one of the same shape with new weights, trained as long, if there is one
     tables = ["lenet5-neurons"]     # of benchmarks/tables.py
 
     [[steps]]
@@ -63,6 +64,7 @@ class Figures:
         ratio: weights of the original over non-zero weights, biases apart.
         file_bytes: size of the file that holds the model.
         samples: the error is that of so many averaged samples; of the mean network where absent.
+        scratch_errors: of the run of each seed that has the same shape, trained as long from new weights.
         task: what the error is the error of.
     """
 
@@ -80,12 +82,21 @@ class Figures:
     ratio: float
     file_bytes: int
     samples: int | None = None
+    scratch_errors: tuple[float, ...] = ()
     task: str = "classification"
+
+    @property
+    def scratch(self) -> tuple[float, float] | None:
+        """Mean and spread of ``scratch_errors``."""
+        if not self.scratch_errors:
+            return None
+        mean = sum(self.scratch_errors) / len(self.scratch_errors)
+        return mean, max(abs(error - mean) for error in self.scratch_errors)
 
     def to_toml(self) -> str:
         """The lines below ``[figures]``."""
         values = dataclasses.asdict(self)
-        return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value is not None)
+        return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items() if value not in (None, ()))
 
 
 @dataclass(frozen=True)
@@ -115,6 +126,7 @@ class Recipe:
     licence: str
     result: str
     steps: tuple[Step, ...]
+    scratch: str | None = None
     tables: tuple[str, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
     figures: Figures | None = None
@@ -163,6 +175,7 @@ def _parse(content: dict[str, Any]) -> Recipe:
     return Recipe(
         **{key: str(content[key]) for key in TEXTS},
         steps=steps,
+        scratch=content.get("scratch"),
         tables=tuple(content.get("tables", ())),
         files=files,
         figures=None if figures is None else _figures(figures),
@@ -170,7 +183,8 @@ def _parse(content: dict[str, Any]) -> Recipe:
 
 
 def _figures(values: dict[str, Any]) -> Figures:
-    return Figures(**{**values, "seeds": tuple(values["seeds"]), "errors": tuple(values["errors"])})
+    lists = {key: tuple(values[key]) for key in ("seeds", "errors")}
+    return Figures(**{**values, **lists, "scratch_errors": tuple(values.get("scratch_errors", ()))})
 
 
 def with_figures(text: str, figures: Figures) -> str:

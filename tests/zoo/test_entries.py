@@ -73,11 +73,14 @@ class TestContract:
             task = Task(figures.task)
             assert f"{task.number(figures.error)} ± {task.show(figures.spread)}" in entry.card
             assert all(task.show(error) in entry.card for error in figures.errors)
+            assert all(task.show(error) in entry.card for error in figures.scratch_errors)
             assert f"{figures.weights:,}" in entry.card
             assert format_flops(figures.flops) in entry.card
 
     def test_weights_and_figures_come_together(self, entry: ZooEntry) -> None:
         assert entry.stored == (entry.recipe.figures is not None)
+        if entry.recipe.figures is not None:
+            assert bool(entry.recipe.figures.scratch_errors) == (entry.recipe.scratch is not None)
 
     def test_the_stored_run_loads(self, entry: ZooEntry) -> None:
         if not entry.stored:

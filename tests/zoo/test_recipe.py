@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,14 @@ def test_figures_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert with_figures(text, FIGURES) == text
     between = TEXT.replace("[files]", f"[figures]\n{FIGURES.to_toml()}[files]")
     assert with_figures(between, FIGURES) == text
+
+
+def test_figures_of_the_same_shape_from_new_weights(tmp_path: Path) -> None:
+    assert FIGURES.scratch is None
+    beside = replace(FIGURES, scratch_errors=(6.0, 7.0))
+    assert beside.scratch == (6.5, 0.5)
+    (tmp_path / "recipe.toml").write_text(with_figures(TEXT, beside))
+    assert read_recipe(tmp_path / "recipe.toml").figures == beside
 
 
 @pytest.mark.parametrize(
