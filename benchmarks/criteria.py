@@ -18,15 +18,14 @@ from typing import Any
 
 from tabulate import tabulate
 
+from benchmarks import results as stored
 from benchmarks.commands import ensure_run, epochs_seen, parse, read, snncompress, status
-from benchmarks.mnist_lenet5 import TRAINED
+from benchmarks.mnist_lenet5 import LR, NOISY_EPOCHS, PLAIN_EPOCHS, SHIFT, TRAINED
 
+TABLE = "criteria"
 SEEDS = 2
-PLAIN_EPOCHS, NOISY_EPOCHS, FINAL_EPOCHS = 6, 12, 20
-PRUNE = (
-    "--target-flops", "0.061M", "--allocation", "uniform", "--augment", "shift", "--final-lr", "0.003",
-    "--final-epochs", str(FINAL_EPOCHS),
-)  # fmt: skip
+FINAL_EPOCHS = 20
+PRUNE = ("--target-flops", "0.061M", *SHIFT, "--final-lr", LR, "--final-epochs", str(FINAL_EPOCHS))
 CRITERIA = {  # and the noise that they start from
     "information": "noisy",
     "entropy": "noisy",
@@ -43,9 +42,9 @@ SCRATCH = "from new weights"
 def sources(out: Path, data_root: str) -> None:
     """The plain network, and the two that noise has taught."""
     data = ["--data", "mnist", "--data-root", data_root]
-    ensure_run(out / "plain", ["lenet5", *data, "--method", "none", "--epochs", str(PLAIN_EPOCHS)])
-    for name, method in (("noisy", "se-snn"), ("sparse", "sparse-vd")):
-        ensure_run(out / name, [str(out / "plain"), "--method", method, "--epochs", str(NOISY_EPOCHS)])
+    ensure_run(out / "plain", ["lenet5", *data, "--method", "none", *SHIFT, "--epochs", str(PLAIN_EPOCHS)])
+    for name, method in (("noisy", ["se-snn", "--omega", "0.03"]), ("sparse", ["sparse-vd"])):
+        ensure_run(out / name, [str(out / "plain"), "--method", *method, *SHIFT, "--epochs", str(NOISY_EPOCHS)])
 
 
 def prune(out: Path, criterion: str, seed: int) -> None:
@@ -60,7 +59,7 @@ def prune(out: Path, criterion: str, seed: int) -> None:
 def scratch(out: Path, seed: int) -> None:
     """The same shape from new weights, for as many epochs as the pruned one has seen in all."""
     pruned = out / f"information-{seed}"
-    words = [str(pruned), "--from-scratch", "--method", "none", "--augment", "shift", "--lr", "0.003"]
+    words = [str(pruned), "--from-scratch", "--method", "none", *SHIFT, "--lr", LR]
     ensure_run(out / f"{SCRATCH}-{seed}", [*words, "--seed", str(seed), "--epochs", str(epochs_seen(pruned, TRAINED))])
 
 
@@ -69,7 +68,7 @@ def errors(out: Path, name: str, split: str) -> list[float]:
 
 
 def show(values: list[float]) -> str:
-    return f"{statistics.mean(values):.2f}% ± {statistics.stdev(values):.2f}"
+    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
 def draw(out: Path, results: dict[str, Any]) -> None:
@@ -90,7 +89,7 @@ def draw(out: Path, results: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    arguments = parse(__doc__, "runs/criteria", CRITERIA)
+    arguments = parse(__doc__, "runs/criteria", CRITERIA, stores=True)
     out = arguments.out
     sources(out, arguments.data_root)
     for seed in range(SEEDS):
@@ -100,12 +99,19 @@ def main() -> None:
         return
     for seed in range(SEEDS):
         scratch(out, seed)
-    rows = [
-        [name, show(errors(out, name, "validation")), show(errors(out, name, "test"))] for name in [*CRITERIA, SCRATCH]
-    ]
+    found = {
+        name: {split: errors(out, name, split) for split in ("validation", "test")} for name in [*CRITERIA, SCRATCH]
+    }
+    rows = [[name, show(both["validation"]), show(both["test"])] for name, both in found.items()]
+    if arguments.store:
+        kept = [
+            {"method": name, "validation_error": show(both["validation"]), "error": show(both["test"])}
+            for name, both in found.items()
+        ]
+        stored.write(TABLE, kept, range(SEEDS))
     curves = {name: json.loads((out / f"{name}-0" / "curve.json").read_text()) for name in CRITERIA}
     draw(out, curves)
-    print(tabulate(rows, ["criterion", "validation error", "test error"], tablefmt="github", disable_numparse=True))
+    print(tabulate(rows, ["criterion", "validation error, %", "test error, %"], tablefmt="github", disable_numparse=True))
 
 
 if __name__ == "__main__":

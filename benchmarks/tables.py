@@ -36,6 +36,7 @@ BENCHMARKS = {
     "snr-spr": "weight_curves",
     "variance-layers": "variance_layers",
     "parameterizations": "parameterizations",
+    "criteria": "criteria",
 }
 # column: its title, and how a number is printed
 COLUMNS = {
@@ -43,6 +44,7 @@ COLUMNS = {
     "flops": ("FLOPs, M", ".3f"),
     "memory": ("memory, %", ".2f"),
     "error": ("error, %", ".2f"),
+    "validation_error": ("validation error, %", ".2f"),
     "sparsity": ("zeros a layer, %", ""),
     "ratio": ("all : kept", ".0f"),
     "temperature": ("temperature", ""),
