@@ -111,7 +111,9 @@ def main() -> None:
         stored.write(TABLE, kept, range(SEEDS))
     curves = {name: json.loads((out / f"{name}-0" / "curve.json").read_text()) for name in CRITERIA}
     draw(out, curves)
-    print(tabulate(rows, ["criterion", "validation error, %", "test error, %"], tablefmt="github", disable_numparse=True))
+    print(
+        tabulate(rows, ["criterion", "validation error, %", "test error, %"], tablefmt="github", disable_numparse=True)
+    )
 
 
 if __name__ == "__main__":

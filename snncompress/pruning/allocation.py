@@ -9,33 +9,71 @@ on with twice the steps (successive halving).
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
 from snncompress.pruning.costs import Widths
-from snncompress.pruning.targets import Budget
+from snncompress.pruning.targets import Budget, Targets
 
+TRIM = 0.95  # of a family's neurons are left when it is narrowed for one target of several
 SPREAD = 0.6  # standard deviation of log s_l: rates between about 1/3 and 3
 LARGEST_RATE = 3.0  # a family that seems to cost nothing still does not shrink alone
 Rates = Mapping[str, float]
 
 
 def shrink_to(budget: Budget, rates: Rates) -> Widths:
-    """The widest network on the line of these shrink rates that meets the targets."""
+    """The widest network on the line of these shrink rates that meets the targets.
 
-    def widths(t: float) -> Widths:
-        return {name: budget.snap(name, n * math.exp(-t * rates[name])) for name, n in budget.full.items()}
-
+    Of several targets the line goes down to the loosest: further on, it would give away what the others leave to
+    families that hardly cost anything of the tightest one. Those that it is spent on pay for it alone (``trim``).
+    """
     budget.check()
+    parts = [replace(budget, targets=Targets(**{name: value})) for name, value in budget.targets.given().items()]
+    ends = [_end_of_line(part, rates) for part in parts or [budget]]
+    return fill(budget, trim(budget, _along(budget, rates, min(ends)), rates))
+
+
+def _along(budget: Budget, rates: Rates, t: float) -> Widths:
+    return {name: budget.snap(name, n * math.exp(-t * rates[name])) for name, n in budget.full.items()}
+
+
+def _end_of_line(budget: Budget, rates: Rates) -> float:
+    """How far along the line the targets are met."""
     low, high = 0.0, 1.0
-    while not budget.met(widths(high)):
+    while not budget.met(_along(budget, rates, high)):
         high *= 2
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (low, middle) if budget.met(widths(middle)) else (middle, high)
-    return fill(budget, widths(high))
+        low, high = (low, middle) if budget.met(_along(budget, rates, middle)) else (middle, high)
+    return high
+
+
+def trim(budget: Budget, widths: Widths, rates: Rates) -> Widths:
+    """Narrows the families that the missed targets are spent on until they are met.
+
+    The next to go is always where the costs fall the most for the share of neurons that is lost (in logarithms; a
+    family of a higher shrink rate loses more easily). What others were worth is computed again when it is their turn.
+    """
+    widths, missed, queue = dict(widths), list[str](), list[tuple[float, str]]()
+    while over := budget.targets.missed(budget.costs(widths)):
+        if over != missed:
+            missed, queue = over, [(-math.inf, name) for name in widths]
+        _, name = heapq.heappop(queue)
+        width, below = widths[name], budget.below(name, widths[name])
+        if below is None:
+            continue
+        narrower = {**widths, name: min(below, budget.snap(name, TRIM * width))}
+        before, after = budget.costs(widths), budget.costs(narrower)
+        saved = sum(math.log(getattr(before, cost) / getattr(after, cost)) for cost in missed)
+        worth = saved * rates[name] / math.log(width / narrower[name])
+        if not queue or worth >= -queue[0][0]:
+            widths = narrower
+        heapq.heappush(queue, (-worth, name))
+    return widths
 
 
 def fill(budget: Budget, widths: Widths) -> Widths:

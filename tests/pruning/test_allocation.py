@@ -98,6 +98,16 @@ def test_layers_shrink_alike_at_equal_rates() -> None:
     assert max(shares) - min(shares) <= 1 / 16  # the narrowest layer has 16
 
 
+def test_a_tight_target_is_paid_for_where_it_is_spent() -> None:
+    """LeNet-5 has nine tenths of its weights in fc1, and most of its FLOPs elsewhere."""
+    targets = [Targets(flops=500_000), Targets(size=8_622), Targets(flops=500_000, size=8_622)]
+    budgets = [budget("lenet5", target) for target in targets]
+    by_flops, by_size, by_both = (shrink_to(each, alike(each)) for each in budgets)
+    assert by_both["conv1"] == by_flops["conv1"] > by_size["conv1"]  # it has hardly any weights
+    flops = [COSTS["lenet5"](widths).flops for widths in (by_size, by_both)]
+    assert flops[1] > 1.5 * flops[0]  # what shrinking alike to that size would give away
+
+
 def test_faster_rates_give_narrower_layers() -> None:
     tenth = budget("lenet5", Targets(flops=229_300))
     even, uneven = shrink_to(tenth, alike(tenth)), shrink_to(tenth, {"conv1": 1.0, "conv2": 3.0, "fc1": 1.0})
