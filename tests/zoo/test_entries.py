@@ -62,6 +62,7 @@ class TestContract:
                 assert Path(out).parts[0] == "OUT"
                 made.add(out)
         assert f"OUT/{entry.recipe.result}" in made
+        assert entry.recipe.scratch is None or f"OUT/{entry.recipe.scratch}" in made
 
     def test_its_card(self, entry: ZooEntry) -> None:
         assert entry.recipe.licence in entry.card
