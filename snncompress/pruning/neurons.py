@@ -33,7 +33,7 @@ from snncompress.training.feed import Feed
 
 SCORED_BATCHES = 8  # of 250 images: importance changes little from round to round
 JUDGE_EVERY = 0.95  # validate when a cost has fallen to this share since the last time
-FIRST_SHARE, LEAST_SHARE, LARGEST_SHARE = 0.02, 0.005, 0.04  # of the neurons that are left, a round
+FIRST_SHARE, LEAST_SHARE, LARGEST_SHARE = 0.02, 0.01, 0.04  # of the neurons that are left, a round
 GROWTH = 1.3  # of that share, where the error allows it
 
 

@@ -22,7 +22,7 @@ from snncompress.pruning.allocation import shrink_to, trial_steps_of
 from snncompress.pruning.costs import Widths
 from snncompress.pruning.dead import find_dead
 from snncompress.pruning.latency import aim_at_latency
-from snncompress.pruning.neurons import FIRST_SHARE, Pruner
+from snncompress.pruning.neurons import LEAST_SHARE, Pruner
 from snncompress.pruning.options import PruneOptions
 from snncompress.pruning.points import metrics_of
 from snncompress.pruning.scoring import pick_criterion
@@ -253,7 +253,7 @@ def _rounds(options: PruneOptions, full: Widths, planned: Widths) -> int:
     first, last = sum(full.values()), sum(planned.values())
     if options.step:
         return -(-(first - last) // options.step)
-    return min(first - last, round(math.log(first / last) / FIRST_SHARE))
+    return min(first - last, math.ceil(math.log(first / last) / LEAST_SHARE))
 
 
 def _seconds_a_step(subject: Subject, feed: Feed) -> float:
