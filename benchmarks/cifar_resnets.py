@@ -24,6 +24,7 @@ from benchmarks.cifar_checkpoints import CHECKPOINTS
 from benchmarks.commands import ensure_run, epochs_seen, snncompress, status
 
 TARGETS = {"resnet20": "50%", "resnet56": "39%"}
+STEPS = {"resnet20": "12", "resnet56": "36"}  # neurons a round: about fifteen rounds
 IMAGES, BATCH = 50_000, 128
 TRAINING = ["--batch-size", str(BATCH), "--augment", "crop-flip"]
 SGD = ["--optimizer", "sgd", "--weight-decay", "0.0003"]
@@ -32,14 +33,15 @@ SHORTCUTS = ["--keep", "conv1", "--keep", "layer*.*.conv2"]  # what is added up:
 STAGES = ["--distill-layers", "layer1", "--distill-layers", "layer2", "--distill-layers", "layer3"]
 
 
-def prune(noisy: Path, teacher: Path, small: Path, target: str, final_epochs: int) -> None:
+def prune(model: str, noisy: Path, teacher: Path, small: Path, final_epochs: int) -> None:
     """The pruned run, unless it is there; an interrupted one goes on."""
     if status(small) == "complete":
         return
+    rounds = ["--step", STEPS[model], "--finetune-steps", "40", "--lr", "0.01"]
+    final = ["--final-lr", RATE, "--final-epochs", str(final_epochs)]
     snncompress(
-        *("prune", str(noisy), "--target-flops", target, *SHORTCUTS, "--finetune-steps", "40", *SGD, "--lr", "0.01"),
-        *("--final-lr", RATE, "--final-epochs", str(final_epochs), *TRAINING, "--distill", str(teacher), *STAGES),
-        *("--out", str(small), *(["--resume"] if status(small) else [])),
+        *("prune", str(noisy), "--target-flops", TARGETS[model], *SHORTCUTS, *rounds, *final, *SGD, *TRAINING),
+        *("--distill", str(teacher), *STAGES, "--out", str(small), *(["--resume"] if status(small) else [])),
     )
 
 
@@ -58,7 +60,7 @@ def main() -> None:
     ensure_run(plain, [arguments.model, "--checkpoint", checkpoint, *data, "--method", "none", "--epochs", "0"])
     noise = ["--method", "se-snn", "--lr", "0.0001", "--noise-lr", "0.003", "--epochs", str(arguments.noisy_epochs)]
     ensure_run(noisy, [str(plain), *noise, *TRAINING])
-    prune(noisy, plain, small, TARGETS[arguments.model], arguments.final_epochs)
+    prune(arguments.model, noisy, plain, small, arguments.final_epochs)
     teach = ["--distill", str(plain), *STAGES, "--epochs", str(epochs_seen(small, IMAGES)), *TRAINING, *SGD]
     ensure_run(scratch, [str(small), "--from-scratch", "--method", "none", "--lr", NEW_RATE, *teach])
     snncompress("report", str(plain), str(noisy), str(small), str(scratch), "--format", "markdown")
