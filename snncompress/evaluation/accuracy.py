@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from snncompress.data.task import Task
 from snncompress.errors import DataError, ModelError
 from snncompress.evaluation.likelihood import faults, log_likelihood, one_output_needed
+from snncompress.models.layout import Arranger
 from snncompress.models.modes import evaluating
 from snncompress.progress import Progress
 
@@ -51,10 +52,11 @@ def evaluate(
     """
     progress = progress or Progress()
     fault, surprise, samples, learned = 0.0, 0.0, 0, Task.CLASSIFICATION
+    arrange = Arranger()
     with evaluating(model):
         progress.start(task, len(batches) if isinstance(batches, Sized) else 0)
         for images, labels in batches:
-            logits = model(images)
+            logits = model(arrange(model, images))
             check_outputs(logits, labels)
             learned = Task.of(labels)
             # Summed in double precision on the CPU: not every device has it.

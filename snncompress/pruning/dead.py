@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from snncompress.errors import SnncompressError
 from snncompress.models.channels import channel_axis
+from snncompress.models.layout import Arranger
 from snncompress.progress import Progress
 from snncompress.pruning.coupling import Group, Place, by_family
 from snncompress.pruning.folding import can_fold
@@ -95,7 +96,7 @@ class _Watch:
         self.candidates = list(groups)  # dead as far as is known
         self.bounds: dict[str, tuple[Tensor, Tensor]] = {}  # least and largest value that arrived in each input
         self.batches = 0
-        self.handles = [module.register_forward_pre_hook(self._hook(name)) for name, module in self.readers.items()]
+        self.handles = {name: m.register_forward_pre_hook(self._hook(name)) for name, m in self.readers.items()}
 
     def _hook(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
@@ -108,7 +109,7 @@ class _Watch:
 
     def stop(self) -> None:
         """Takes the hooks off."""
-        for handle in self.handles:
+        for handle in self.handles.values():
             handle.remove()
 
     def hopeful(self) -> bool:
@@ -116,6 +117,9 @@ class _Watch:
         self.batches += 1
         if self.batches & (self.batches - 1) == 0:
             self.candidates = list(self.constants())
+            asked = {name for group in self.candidates for name, _ in group.inputs}
+            for name in self.handles.keys() - asked:  # all that it reads has fired
+                self.handles.pop(name).remove()
         return bool(self.candidates)
 
     def constants(self) -> dict[Group, dict[Place, float]]:
@@ -159,9 +163,9 @@ def outputs(
     """The model's outputs on all batches, or until ``go_on`` says no."""
     model.eval()
     progress.start(task, len(batches))
-    found = []
+    found, arrange = [], Arranger()
     for inputs, _ in batches.epoch(0):
-        found.append(model(inputs))
+        found.append(model(arrange(model, inputs)))
         progress.advance()
         if not go_on():
             break

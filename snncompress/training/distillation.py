@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from snncompress.data.task import Task
 from snncompress.errors import UsageError, unknown_name
+from snncompress.models.layout import Arranger
 from snncompress.run import Run
-from snncompress.training.layout import Arranger
 
 DRAWS = 10  # samples of a teacher that predicts by averaging: more change its probabilities little
 

@@ -14,11 +14,11 @@ from snncompress.data.task import Task
 from snncompress.errors import TrainingDivergedError
 from snncompress.evaluation.likelihood import as_rows, default_loss, faults
 from snncompress.models.layers import fill_zeros, find_zeros
+from snncompress.models.layout import Arranger
 from snncompress.noise.attach import Noise
 from snncompress.noise.branch import Mode
 from snncompress.training.adversarial import Attacker
 from snncompress.training.distillation import Teacher
-from snncompress.training.layout import Arranger
 from snncompress.training.options import OptimizerName, TrainOptions
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from snncompress.training import layout
+from snncompress.models import layout
 from snncompress.training.learner import Learner
 from snncompress.training.options import TrainOptions
 
