@@ -11,6 +11,8 @@ import typer
 
 from snncompress.errors import SnncompressError
 
+INTERRUPTED = 130  # what Typer makes of a Ctrl-C
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; a failure is one line on stderr and an exit code."""
@@ -38,12 +40,14 @@ def run(arguments: list[str]) -> int:
         text = _text(error)
         return _fail(f"{text} (see `snncompress {_command(arguments)}--help`)", 2, arguments) if text else 2
     except (KeyboardInterrupt, typer.Abort):
-        return _fail("interrupted; a run that had begun goes on with --resume", 130, arguments)
+        code = INTERRUPTED
     except OSError as error:
         return _fail_by_system(error, arguments)
     except Exception as error:  # a mistake of ours, or a model that fails in a way that nobody foresaw
         text = f"{type(error).__name__}: {error}"
         return _fail(f"{text} (unexpected; --debug shows where it comes from)", 1, arguments)
+    if code == INTERRUPTED:
+        return _fail("interrupted; a run that had begun goes on with --resume", INTERRUPTED, arguments)
     return code if isinstance(code, int) else 0
 
 

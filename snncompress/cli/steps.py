@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stdout
 from typing import Any
 
+from snncompress.cli import INTERRUPTED
 from snncompress.errors import SnncompressError
-
-INTERRUPTED = 130  # what Typer makes of a Ctrl-C
 
 
 def call(command: Sequence[str], *, quiet: bool, json: bool) -> Any:

@@ -185,12 +185,14 @@ def _loop(learner: Learner, feed: Feed, folder: RunFolder, step: int, progress: 
     options, length = learner.options, len(feed.train)
     total, examples = options.epochs * length, count_examples(feed.train)
     cursor = Cursor(feed.train)
-    if not folder.history:
+    fresh = not folder.history
+    if fresh:
         _end_of_epoch(learner, feed, folder, 0, time.monotonic())  # the checkpoint as it came
-        folder.save(learner.tensors(), {"step": 0})
-    progress.start("train", total, done=step)
     began = time.monotonic()
     with watch_interrupt() as interrupt:
+        if fresh:
+            folder.save(learner.tensors(), {"step": 0})
+        progress.start("train", total, done=step)
         while step < total:
             if learner.noise is not None:
                 learner.noise.tell(Clock(step / length, examples))

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from small_data import write_npz
 
-from snncompress.cli import main
+from snncompress.cli import main, run
 
 # What a command imports: the server does it once, and each process that it forks starts at once.
 PRELOAD = [
@@ -164,3 +164,14 @@ def test_ctrl_c_of_the_real_command(commands: dict[str, Command], tmp_path: Path
     assert err.startswith("error: interrupted at step ")
     assert "--resume" in err
     assert status(out) == "saved"
+
+
+def test_ctrl_c_before_anything_began(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("snncompress.cli.opening.open_run", interrupt)
+    assert run(["train", "mlp", "--data", "mnist-sample", "--out", "never"]) == 130
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "error: interrupted; a run that had begun goes on with --resume\n"
