@@ -27,7 +27,6 @@ from tabulate import tabulate
 from torch import nn
 
 import snncompress as library
-from benchmarks import results as stored
 from benchmarks.commands import ensure_run, snncompress
 from benchmarks.mnist_lenet5 import FINAL_EPOCHS, LR, NOISY_EPOCHS, PLAIN_EPOCHS, SHIFT
 from snncompress.pruning import neurons, session
@@ -41,7 +40,6 @@ from snncompress.training.feed import Cursor, Feed, make_feed, pick_device
 from snncompress.training.learner import Learner
 from snncompress.training.options import TrainOptions
 
-TABLE = "speed"
 TARGET_FLOPS = 61_000
 # what the time is spent on: where that is done
 WATCHED: dict[str, list[tuple[Any, str]]] = {
@@ -169,7 +167,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", default="data")
     parser.add_argument("--out", type=Path, default=Path("runs/speed"))
-    parser.add_argument("--store", action="store_true", help="keep the rows in benchmarks/results, too")
     arguments = parser.parse_args()
     plain, clock = arguments.out / "plain", Stopwatch()
     data = ["--data", "mnist", "--data-root", arguments.data_root]
@@ -191,8 +188,6 @@ def main() -> None:
         assert feed.validation is not None
         error = library.evaluate(model, feed.validation).error
         rows.append({"method": f"{method}, {widths}", "seconds": spent, "flops": cost.flops / 1e6, "error": error})
-    if arguments.store:
-        stored.write(TABLE, rows)
     shown = [[r["method"], f"{r['seconds']:.0f}", f"{r['flops']:.3f}", f"{r['error']:.2f}%"] for r in rows]
     print(tabulate(shown, ["", "seconds", "FLOPs, M", "validation error"], tablefmt="github", disable_numparse=True))
     shares = [[kind, f"{spent:.0f}", f"{spent / clock.seconds['all']:.1%}"] for kind, spent in clock.shares().items()]
