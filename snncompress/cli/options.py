@@ -16,8 +16,6 @@ from snncompress.training.options import OptimizerName, Schedule
 if TYPE_CHECKING:
     from snncompress.training.distillation import DistillOptions
 
-REPEATABLE = ("keep", "layers", "model_arg", "option", "sources")
-
 
 def read_recipe(ctx: typer.Context, path: Path | None) -> Path | None:
     """Makes the values of a TOML file the defaults of this command's options."""
@@ -29,13 +27,14 @@ def read_recipe(ctx: typer.Context, path: Path | None) -> Path | None:
         raise UsageError(f"no such recipe: {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise UsageError(f"{path} is not a recipe: {error}") from None
-    known = {parameter.name for parameter in ctx.command.params if parameter.name}
+    known = {parameter.name: parameter for parameter in ctx.command.params if parameter.name}
     defaults: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
         if name not in known:
             raise unknown_name(f"option in {path}", key, (other.replace("_", "-") for other in known))
-        defaults[name] = _as_typed(path, key, value, repeatable=name in REPEATABLE)
+        repeatable = getattr(known[name], "multiple", False) or known[name].nargs == -1
+        defaults[name] = _as_typed(path, key, value, repeatable=repeatable)
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     return path
 

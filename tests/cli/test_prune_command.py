@@ -60,6 +60,12 @@ def test_a_recipe_of_pruning(noisy: str, call: Any) -> None:
     assert Path("a/model.safetensors").read_bytes() == Path("b/model.safetensors").read_bytes()
 
 
+def test_a_layer_of_the_teacher_in_a_recipe(noisy: str, call: Any) -> None:
+    Path("recipe.toml").write_text('target-flops = "80%"\ndistill = "self"\ndistill-layers = "3"\nkeep = "3"\n')
+    call("prune", noisy, "--config", "recipe.toml", *QUICK, "--out", "taught")
+    assert config("taught")["distill"]["layers"] == ["3"]
+
+
 def test_teachers_of_pruning(noisy: str, call: Any) -> None:
     words = ["prune", noisy, "--target-flops", "40%", *QUICK]
     call(*words, "--out", "alone")
