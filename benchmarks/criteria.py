@@ -20,7 +20,7 @@ from tabulate import tabulate
 
 from benchmarks import results as stored
 from benchmarks.commands import ensure_run, epochs_seen, parse, read, snncompress, status
-from benchmarks.mnist_lenet5 import LR, NOISY_EPOCHS, PLAIN_EPOCHS, SHIFT, TRAINED
+from benchmarks.mnist_lenet5 import LR, NOISE, NOISY_EPOCHS, PLAIN_EPOCHS, SHIFT, TRAINED
 
 TABLE = "criteria"
 SEEDS = 2
@@ -43,8 +43,9 @@ def sources(out: Path, data_root: str) -> None:
     """The plain network, and the two that noise has taught."""
     data = ["--data", "mnist", "--data-root", data_root]
     ensure_run(out / "plain", ["lenet5", *data, "--method", "none", *SHIFT, "--epochs", str(PLAIN_EPOCHS)])
-    for name, method in (("noisy", ["se-snn", "--omega", "0.03"]), ("sparse", ["sparse-vd"])):
-        ensure_run(out / name, [str(out / "plain"), "--method", *method, *SHIFT, "--epochs", str(NOISY_EPOCHS)])
+    sparse = ["--method", "sparse-vd", *SHIFT, "--epochs", str(NOISY_EPOCHS)]
+    for name, noise in (("noisy", NOISE), ("sparse", sparse)):
+        ensure_run(out / name, [str(out / "plain"), *noise])
 
 
 def prune(out: Path, criterion: str, seed: int) -> None:
@@ -99,16 +100,12 @@ def main() -> None:
         return
     for seed in range(SEEDS):
         scratch(out, seed)
-    found = {
-        name: {split: errors(out, name, split) for split in ("validation", "test")} for name in [*CRITERIA, SCRATCH]
-    }
-    rows = [[name, show(both["validation"]), show(both["test"])] for name, both in found.items()]
+    rows = [
+        [name, show(errors(out, name, "validation")), show(errors(out, name, "test"))] for name in [*CRITERIA, SCRATCH]
+    ]
     if arguments.store:
-        kept = [
-            {"method": name, "validation_error": show(both["validation"]), "error": show(both["test"])}
-            for name, both in found.items()
-        ]
-        stored.write(TABLE, kept, range(SEEDS))
+        columns = "method", "validation_error", "error"
+        stored.write(TABLE, [dict(zip(columns, row, strict=True)) for row in rows], range(SEEDS))
     curves = {name: json.loads((out / f"{name}-0" / "curve.json").read_text()) for name in CRITERIA}
     draw(out, curves)
     print(

@@ -18,6 +18,8 @@ PLAIN_EPOCHS, NOISY_EPOCHS, FINAL_EPOCHS = 6, 12, 60
 TRAINED = 54_000  # images: a tenth is for validation
 LR = "0.003"  # of the small networks: on validation data better than 0.001
 SHIFT = ["--augment", "shift"]
+NOISE = ["--method", "se-snn", "--omega", "0.03", *SHIFT, "--epochs", str(NOISY_EPOCHS)]
+FINAL = ["--final-lr", LR, "--final-epochs", str(FINAL_EPOCHS)]
 
 
 def main() -> None:
@@ -28,10 +30,8 @@ def main() -> None:
     plain, noisy, small, scratch = (str(arguments.out / name) for name in ("plain", "noisy", "small", "scratch"))
     data = ["--data", "mnist", "--data-root", arguments.data_root]
     snncompress("train", "lenet5", *data, "--method", "none", *SHIFT, "--epochs", str(PLAIN_EPOCHS), "--out", plain)
-    noise = ["--method", "se-snn", "--omega", "0.03", "--epochs", str(NOISY_EPOCHS)]
-    snncompress("train", plain, *noise, *SHIFT, "--out", noisy)
-    tuning = ["--final-lr", LR, "--final-epochs", str(FINAL_EPOCHS)]
-    snncompress("prune", noisy, "--target-flops", "0.061M", *SHIFT, *tuning, "--out", small)
+    snncompress("train", plain, *NOISE, "--out", noisy)
+    snncompress("prune", noisy, "--target-flops", "0.061M", *SHIFT, *FINAL, "--out", small)
     epochs = str(epochs_seen(Path(small), TRAINED))
     snncompress(
         *("train", small, "--from-scratch", "--method", "none", *SHIFT, "--lr", LR),

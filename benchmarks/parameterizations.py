@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import snncompress
 from benchmarks import results as stored
 from benchmarks.commands import ensure_run, parse, read, status
+from benchmarks.mnist_lenet5 import SHIFT
 from snncompress.cli.screen import Screen
 from snncompress.data.batches import Batches
 from snncompress.data.dataset import Images
@@ -36,7 +37,6 @@ from snncompress.run_files import load
 from snncompress.training.options import Schedule, TrainOptions
 
 PLAIN_EPOCHS, FEATURE_EPOCHS, DENSE_EPOCHS = 10, 20, 60
-SHIFT = ["--augment", "shift"]
 BATCH, SAMPLES = 128, 20
 TABLE = "parameterizations"
 COLUMNS = ("elbo", "data_term", "kl", "accuracy_mean", "accuracy_averaged")

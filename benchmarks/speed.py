@@ -28,7 +28,7 @@ from torch import nn
 
 import snncompress as library
 from benchmarks.commands import ensure_run, snncompress
-from benchmarks.mnist_lenet5 import FINAL_EPOCHS, LR, NOISY_EPOCHS, PLAIN_EPOCHS, SHIFT
+from benchmarks.mnist_lenet5 import FINAL, FINAL_EPOCHS, LR, NOISE, PLAIN_EPOCHS, SHIFT
 from snncompress.pruning import neurons, session
 from snncompress.pruning.options import PruneOptions
 from snncompress.pruning.subject import Subject
@@ -107,13 +107,11 @@ class Stopwatch:
 
 def ours(plain: Path, out: Path, clock: Stopwatch) -> Run:
     """SE-SNN retraining, pruning and fine-tuning, timed."""
-    noise = ["--method", "se-snn", "--omega", "0.03", "--epochs", str(NOISY_EPOCHS)]
-    tuning = ["--final-lr", LR, "--final-epochs", str(FINAL_EPOCHS)]
     with clock.watch():
-        snncompress("train", str(plain), *noise, *SHIFT, "--out", str(out / "noisy"), "--force")
+        snncompress("train", str(plain), *NOISE, "--out", str(out / "noisy"), "--force")
     with clock.watch():
         target = ["--target-flops", str(TARGET_FLOPS)]
-        snncompress("prune", str(out / "noisy"), *target, *SHIFT, *tuning, "--out", str(out / "small"), "--force")
+        snncompress("prune", str(out / "noisy"), *target, *SHIFT, *FINAL, "--out", str(out / "small"), "--force")
     return load(out / "small")
 
 

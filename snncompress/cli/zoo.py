@@ -56,15 +56,19 @@ def list_(json: o.Json = False, quiet: o.Quiet = False, debug: o.Debug = False) 
     print(grid(header, cells, left=3, markdown=False))
 
 
-def _cells(figures: Figures | None) -> list[str]:
+def _error(task: str, mean: float, spread: float) -> str:
     from snncompress.data.task import Task
+
+    return f"{Task(task).number(mean)} ± {Task(task).show(spread)}"
+
+
+def _cells(figures: Figures | None) -> list[str]:
     from snncompress.reporting.table import format_bytes, format_flops
 
     if figures is None:
         return [UNKNOWN] * 4
-    task = Task(figures.task)
     return [
-        f"{task.number(figures.error)} ± {task.show(figures.spread)}",
+        _error(figures.task, figures.error, figures.spread),
         f"{format_flops(figures.flops)} ({figures.flops_percent:.2f}%)",
         f"{figures.weights:,} ({figures.weights_percent:.2f}%)",
         format_bytes(figures.file_bytes),
@@ -99,7 +103,6 @@ def show(
       snncompress zoo show lenet5-mnist
     """
     from snncompress.cli.render import print_json
-    from snncompress.data.task import Task
 
     entry = find_zoo(name)
     recipe = entry.recipe
@@ -116,8 +119,8 @@ def show(
         error, flops, weights, size = _cells(recipe.figures)
         print(f"{recipe.figures.split} error {error}, {flops} FLOPs, {weights} weights, {size}")
         if recipe.figures.scratch is not None:
-            task, (mean, spread) = Task(recipe.figures.task), recipe.figures.scratch
-            print(f"the same shape trained as long from new weights: {task.number(mean)} ± {task.show(spread)}")
+            beside = _error(recipe.figures.task, *recipe.figures.scratch)
+            print(f"the same shape trained as long from new weights: {beside}")
     for key, text in recipe.files.items():
         print(f"needs --file {key}=PATH: {text}")
     for number, (about, words) in enumerate(commands, 1):

@@ -1,9 +1,25 @@
-"""The layers whose weights can be zero: what weight pruning, sparse files and sparse training look at."""
+"""The layers that names or globs choose, and those whose weights can be zero, for sparse files and training."""
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
+
+from snncompress.errors import unknown_name
+
+
+def match_layers(patterns: Iterable[str], known: Iterable[str]) -> list[str]:
+    """The known layers that names or globs choose, in their order; a pattern that chooses none is refused."""
+    names, chosen = list(known), set[str]()
+    for pattern in patterns:
+        found = fnmatch.filter(names, pattern)
+        if not found:
+            raise unknown_name("layer", pattern, names)
+        chosen.update(found)
+    return [name for name in names if name in chosen]
 
 
 def weight_layers(model: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:

@@ -59,7 +59,8 @@ def trim(budget: Budget, widths: Widths, rates: Rates) -> Widths:
     family of a higher shrink rate loses more easily). What others were worth is computed again when it is their turn.
     """
     widths, missed, queue = dict(widths), list[str](), list[tuple[float, str]]()
-    while over := budget.targets.missed(budget.costs(widths)):
+    cost = budget.costs(widths)
+    while over := budget.targets.missed(cost):
         if over != missed:
             missed, queue = over, [(-math.inf, name) for name in widths]
         _, name = heapq.heappop(queue)
@@ -67,11 +68,11 @@ def trim(budget: Budget, widths: Widths, rates: Rates) -> Widths:
         if below is None:
             continue
         narrower = {**widths, name: min(below, budget.snap(name, TRIM * width))}
-        before, after = budget.costs(widths), budget.costs(narrower)
-        saved = sum(math.log(getattr(before, cost) / getattr(after, cost)) for cost in missed)
+        lower = budget.costs(narrower)
+        saved = sum(math.log(getattr(cost, kind) / getattr(lower, kind)) for kind in missed)
         worth = saved * rates[name] / math.log(width / narrower[name])
         if not queue or worth >= -queue[0][0]:
-            widths = narrower
+            widths, cost = narrower, lower
         heapq.heappush(queue, (-worth, name))
     return widths
 

@@ -6,7 +6,6 @@ The branches shrink along and are attached only while neurons are scored or trai
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from snncompress.errors import unknown_name
 from snncompress.models.channels import trace_channels
+from snncompress.models.layers import match_layers
 from snncompress.models.shapes import record_shapes, restore
 from snncompress.noise.attach import Noise
 from snncompress.noise.branch import Mode
@@ -59,9 +58,7 @@ class Subject:
         self.posterior = posterior
         graph = trace_channels(self.model, input_shape)
         groups = find_groups(graph)
-        for pattern in keep:
-            if not fnmatch.filter(graph.layers, pattern):
-                raise unknown_name("layer", pattern, graph.layers)
+        match_layers(keep, graph.layers)  # what is no layer is refused
         fixed = rigid_families(self.model, input_shape, groups) | touching(groups, keep)
         self.original = [group for group in groups if group.family not in fixed]
         self.groups = list(self.original)

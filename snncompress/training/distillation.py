@@ -11,7 +11,6 @@ Chassang, Gatta, Bengio: FitNets, ICLR 2015.
 from __future__ import annotations
 
 import copy
-import fnmatch
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -23,7 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from snncompress.data.task import Task
-from snncompress.errors import UsageError, unknown_name
+from snncompress.errors import UsageError
+from snncompress.models.layers import match_layers
 from snncompress.models.layout import Arranger
 from snncompress.run import Run
 
@@ -131,11 +131,8 @@ def to_record(teacher: Run | None, options: DistillOptions) -> dict[str, Any] | 
 
 def _find_layers(patterns: Sequence[str], teacher: nn.Module, student: nn.Module) -> list[str]:
     """The modules of both networks that names or globs choose."""
-    common = [name for name, _ in teacher.named_modules() if name and name in dict(student.named_modules())]
-    for pattern in patterns:
-        if not fnmatch.filter(common, pattern):
-            raise unknown_name("layer", pattern, common)
-    return [name for name in common if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+    theirs, ours = (dict(model.named_modules()) for model in (teacher, student))
+    return match_layers(patterns, [name for name in theirs if name and name in ours])
 
 
 @contextmanager

@@ -31,7 +31,7 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,12 @@ PLACEHOLDER = re.compile(r"\{(\w+)\}")
 ALWAYS = ("out", "data_root", "seed")  # placeholders that every recipe may use
 TEXTS = ("summary", "model", "data", "licence", "result")
 FIGURES = re.compile(r"^\[figures\].*\n([^\[\n].*\n|\n)*", re.MULTILINE)  # up to the next table, or the end
+
+
+def mean_and_spread(errors: Sequence[float]) -> tuple[float, float]:
+    """The mean over the seeds, and how far the seed that is farthest from it is from it."""
+    mean = sum(errors) / len(errors)
+    return mean, max(abs(error - mean) for error in errors)
 
 
 @dataclass(frozen=True)
@@ -88,10 +94,7 @@ class Figures:
     @property
     def scratch(self) -> tuple[float, float] | None:
         """Mean and spread of ``scratch_errors``."""
-        if not self.scratch_errors:
-            return None
-        mean = sum(self.scratch_errors) / len(self.scratch_errors)
-        return mean, max(abs(error - mean) for error in self.scratch_errors)
+        return mean_and_spread(self.scratch_errors) if self.scratch_errors else None
 
     def to_toml(self) -> str:
         """The lines below ``[figures]``."""
