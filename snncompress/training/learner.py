@@ -99,10 +99,8 @@ class Learner:
             inputs, targets = self._with_attacked(self.attacker, inputs, targets)
         if not self.model.training:
             self.model.train()
-        # Noise has layouts of its own.
-        arranged = self._arrange(self.model, inputs) if self.noise is None else inputs
         with nullcontext() if self.teacher is None else self.teacher.listen(self.model):
-            outputs = self.model(arranged)
+            outputs = self.model(self._arrange(self.model, inputs))
         loss = self.loss(outputs, targets)
         if self.teacher is not None:
             loss = self.teacher.mix(loss, outputs, inputs)
