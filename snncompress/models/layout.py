@@ -1,7 +1,7 @@
 """Images with their channels last: on a CPU, convolutions are faster so.
 
-A training step of ResNet-20 1.27 times, of LeNet-5 1.2 times, of LeNet-5 at half of its widths 1.7 times, with SE-SNN noise
-1.1 and 1.17 times; evaluation of these and of torchvision's models 1.2 to 1.7 times.
+A training step of ResNet-20 1.27 times, of LeNet-5 1.2 times, of LeNet-5 at half of its widths 1.7 times (with SE-SNN
+noise 1.1, 1.17); evaluation of these and of torchvision's models 1.2 to 1.7 times.
 """
 
 from __future__ import annotations
