@@ -12,7 +12,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks.mnist_lenet5 import snncompress
+from benchmarks.commands import snncompress
 
 CHECKPOINTS = {"resnet20": "resnet20-12fca82f.th", "resnet56": "resnet56-4bfd9763.th"}
 

@@ -42,11 +42,12 @@ def status(folder: Path) -> str | None:
     return json.loads(header.read_text())["status"] if header.exists() else None
 
 
-def ensure_run(out: Path, arguments: Command) -> None:
-    """Trains a run unless it is there; an interrupted one goes on."""
+def ensure_run(out: Path, arguments: Command, command: str = "train") -> Path:
+    """Trains or prunes a run unless it is there; an interrupted one goes on."""
     there = status(out)
     if there != "complete":
-        snncompress("train", *arguments, "--out", str(out), *(["--resume"] if there is not None else []))
+        snncompress(command, *arguments, "--out", str(out), *(["--resume"] if there is not None else []))
+    return out
 
 
 def epochs_seen(folder: Path, images: int) -> int:

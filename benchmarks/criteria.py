@@ -19,7 +19,7 @@ from typing import Any
 from tabulate import tabulate
 
 from benchmarks import results as stored
-from benchmarks.commands import ensure_run, epochs_seen, parse, read, snncompress, status
+from benchmarks.commands import ensure_run, epochs_seen, parse, read
 from benchmarks.mnist_lenet5 import LR, NOISE, NOISY_EPOCHS, PLAIN_EPOCHS, SHIFT, TRAINED
 
 TABLE = "criteria"
@@ -50,11 +50,8 @@ def sources(out: Path, data_root: str) -> None:
 
 def prune(out: Path, criterion: str, seed: int) -> None:
     """One pruned network, unless it is there."""
-    folder = out / f"{criterion}-{seed}"
-    if status(folder) == "complete":
-        return
     words = [str(out / CRITERIA[criterion]), "--criterion", criterion, "--seed", str(seed), *PRUNE]
-    snncompress("prune", *words, "--out", str(folder), *(["--resume"] if status(folder) else []))
+    ensure_run(out / f"{criterion}-{seed}", words, "prune")
 
 
 def scratch(out: Path, seed: int) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from tabulate import tabulate
 
 from benchmarks.cifar_checkpoints import CHECKPOINTS
-from benchmarks.commands import ensure_run, read, snncompress, status
+from benchmarks.commands import ensure_run, read, snncompress
 from snncompress.reporting.table import format_bytes
 
 PRECISIONS = {"float32": [], "float16": ["--fp16"], "int8": ["--int8"]}
@@ -45,9 +45,7 @@ def make_runs(out: Path, data_root: str, checkpoints: Path) -> None:
     lenet, small, resnet = (out / name for name in MODELS)
     root = ["--data-root", data_root]
     ensure_run(lenet, ["lenet5", "--data", "mnist", *root, "--method", "none", "--epochs", "20"])
-    if status(small) != "complete":
-        resume = ["--resume"] if status(small) else []
-        snncompress("prune", str(lenet), *TARGET, *TUNING, "--out", str(small), *resume)
+    ensure_run(small, [str(lenet), *TARGET, *TUNING], "prune")
     public = ["resnet20", "--checkpoint", str(checkpoints / CHECKPOINTS["resnet20"]), "--normalize", "imagenet"]
     held = ["--data", "cifar10", *root, "--holdout", "test", "--method", "none", "--epochs", "0"]
     ensure_run(resnet, [*public, *held])

@@ -24,7 +24,7 @@ from typing import Any
 from tabulate import tabulate
 
 from benchmarks import sparse_vd, variance_layers
-from benchmarks.commands import ensure_run, epochs_seen, read, snncompress, status
+from benchmarks.commands import ensure_run, epochs_seen, read, snncompress
 from benchmarks.mnist_lenet5 import TRAINED
 
 MAX_DROP, SAMPLES = "0.05", 20
@@ -32,11 +32,8 @@ FEWER, FINAL_EPOCHS = 280, 20
 
 
 def prune(source: Path, out: Path, *options: str) -> Path:
-    """A pruned run, unless it is there; an interrupted one goes on."""
-    if status(out) != "complete":
-        words = ["prune", str(source), "--weights", *options, "--out", str(out)]
-        snncompress(*words, *(["--resume"] if status(out) else []))
-    return out
+    """A run with fewer weights, unless it is there."""
+    return ensure_run(out, [str(source), "--weights", *options], "prune")
 
 
 def plan_of(folder: Path) -> dict[str, Any]:
