@@ -2,10 +2,11 @@
 
     python -m benchmarks.store_zoo lenet5-mnist --seeds 0 1 2 --data-root data --out runs/zoo
 
-also measures the networks of the same shape that were trained from new weights, where the recipe makes them, and
-writes `run.json`, `model.safetensors`, `probe.safetensors` and, after pruning, `plan.json` into `model_zoo/NAME`, and
-`[figures]` into its `recipe.toml`. The stored run is that of the first seed, not the best one. What is there already is
-not made again, so that it can be interrupted, or shared between processes by their seeds with --only-run.
+also measures the networks before they were made smaller and those of the same shape that were trained from new
+weights, where the recipe names them (`original`, `scratch`), and writes `run.json`, `model.safetensors`,
+`probe.safetensors` and, after pruning, `plan.json` into `model_zoo/NAME`, and `[figures]` into its `recipe.toml`. The
+stored run is that of the first seed, not the best one. What is there already is not made again, so that it can be
+interrupted, or shared between processes by their seeds with --only-run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from benchmarks.commands import snncompress
 from snncompress.cli.screen import Screen
 from snncompress.run_files import load
 from snncompress.zoo.entries import find_zoo
-from snncompress.zoo.measuring import load_own_data, measure, state
+from snncompress.zoo.measuring import Measured, load_own_data, measure, state
 from snncompress.zoo.storing import store
 
 
@@ -40,18 +41,20 @@ def main() -> None:
         snncompress("zoo", "run", entry.name, "--seed", str(seed), *place, *files, "--resume")
     if arguments.only_run:
         return
-    runs = [load(folder / entry.recipe.result) for folder in folders]
-    rivals = [] if entry.recipe.scratch is None else [load(folder / entry.recipe.scratch) for folder in folders]
     with Screen() as screen:
-        results, scratch = (
-            [
+
+        def measured(name: str | None, samples: int | None = None) -> list[Measured]:
+            """The runs of that name, one a seed."""
+            named = [] if name is None else [load(folder / name) for folder in folders]
+            return [
                 measure(run, load_own_data(run, arguments.data_root), arguments.split, samples, progress=screen)
-                for run in group
+                for run in named
             ]
-            for group, samples in ((runs, arguments.samples), (rivals, None))
-        )
-    figures = state(arguments.seeds, results, arguments.split, arguments.samples, scratch)
-    store(entry, runs[0], figures, folders[0])
+
+        results = measured(entry.recipe.result, arguments.samples)
+        beside = measured(entry.recipe.original), measured(entry.recipe.scratch)
+    figures = state(arguments.seeds, results, arguments.split, arguments.samples, *beside)
+    store(entry, load(folders[0] / entry.recipe.result), figures, folders[0])
     snncompress("zoo", "verify", entry.name, "--data-root", arguments.data_root)
 
 

@@ -64,6 +64,13 @@ COLUMNS = {
     "speedup": ("speed-up", ".2f"),
 }
 MISSING = "missing"
+# what becomes of an entry of the zoo that has weights
+STATES = {
+    "verified": "Verified on this machine",
+    "stored": "Not verified, for their data are not here",
+    "made": "Made anew",
+    "failed": "FAILED to have their figures",
+}
 
 
 @dataclass(frozen=True)
@@ -91,20 +98,25 @@ def of_figures(figures: Figures | Measured) -> dict[str, Any]:
         "accuracy": 100 - figures.error,
         "speedup": 100 / figures.flops_percent,
         **({"accuracy_averaged": 100 - figures.error} if averaged else {}),
-        **({"spread": figures.spread, "seeds": list(figures.seeds)} if isinstance(figures, Figures) else {}),
+        **(_of_seeds(figures) if isinstance(figures, Figures) else {}),
     }
+
+
+def _of_seeds(figures: Figures) -> dict[str, Any]:
+    before = {} if figures.original is None else {"accuracy_before": 100 - figures.original[0]}
+    return {"spread": figures.spread, "seeds": list(figures.seeds), **before}
 
 
 def check(entry: ZooEntry, data_root: str) -> Line:
     """An entry's stored figures, verified where that is possible."""
     method, figures = {"method": f"ours: {entry.name}"}, entry.recipe.figures
     if figures is None or not entry.stored:
-        return Line(method, f"`python -m benchmarks.store_zoo {entry.name}` makes it", MISSING)
+        return Line(method, f"not made yet: `python -m benchmarks.store_zoo {entry.name}`", MISSING)
     values = {**method, **of_figures(figures)}
     try:
         result = verify_zoo(entry.name, data_root=data_root)
     except DataError:
-        return Line(values, f"zoo:{entry.name}, its data are not here", "stored")
+        return Line(values, f"zoo:{entry.name}", "stored")
     if result.passed:
         return Line(values, f"zoo:{entry.name}", "verified")
     return Line({**method, **of_figures(result.measured)}, f"zoo:{entry.name}: {', '.join(result.failed)}", "failed")
@@ -117,7 +129,7 @@ def beside(entry: ZooEntry) -> list[Line]:
         return []
     error, spread = figures.scratch
     values = {**of_figures(figures), "error": error, "accuracy": 100 - error, "spread": spread}
-    return [Line({"method": f"ours: {entry.name}, from new weights", **values}, "its recipe", "stored")]
+    return [Line({"method": f"ours: {entry.name}, from new weights", **values}, "the same recipe", "stored")]
 
 
 def make(entry: ZooEntry, data_root: str, out: Path) -> Line:
@@ -129,7 +141,7 @@ def make(entry: ZooEntry, data_root: str, out: Path) -> Line:
     run, figures = load(folder / entry.recipe.result), entry.recipe.figures
     split, samples = (figures.split, figures.samples) if figures is not None else ("test", None)
     measured = measure(run, load_own_data(run, data_root), split, samples)
-    return Line({"method": f"ours: {entry.name}", **of_figures(measured)}, "its recipe, seed 0", "made")
+    return Line({"method": f"ours: {entry.name}", **of_figures(measured)}, f"zoo:{entry.name}, seed 0", "made")
 
 
 def stored(table: str) -> list[Line]:
@@ -138,7 +150,7 @@ def stored(table: str) -> list[Line]:
         return []
     result = results.read(table)
     if result is None:
-        return [Line({"method": "ours"}, f"`python -m benchmarks.{BENCHMARKS[table]} --store` makes it", MISSING)]
+        return [Line({"method": "ours"}, f"not made yet: `python -m benchmarks.{BENCHMARKS[table]} --store`", MISSING)]
     origin = f"benchmarks.{BENCHMARKS[table]} at {result['commit'][:9]}{' and changes' if result['modified'] else ''}"
     return [Line({**row, "method": f"ours: {row['method']}"}, origin, "stored") for row in result["rows"]]
 
@@ -165,10 +177,18 @@ def render(table: dict[str, Any], lines: list[Line]) -> str:
     ]
     for line in lines:
         cells = [_cell(line.values, column) for column in columns]
-        rows.append([line.values["method"], f"{line.state}: {line.origin}", *cells])
+        rows.append([line.values["method"], line.origin, *cells])
     note = f"\n\n{table['note']}" if "note" in table else ""
     source = "" if table["source"] == "none" else f"\n\nPublished: {table['source']}."
     return f"## {table['title']}\n\n{grid(header, rows, left=2, markdown=True)}{source}{note}"
+
+
+def judge(lines: list[Line]) -> str:
+    """What was verified, and what could not be, in words."""
+    zoo = [line for line in lines if line.origin.startswith("zoo:")]
+    names = {state: sorted({line.origin for line in zoo if line.state == state}) for state in STATES}
+    parts = [f"{STATES[state]}: {', '.join(found)}." for state, found in names.items() if found]
+    return " ".join(parts) or "Nothing of the zoo stands in these tables."
 
 
 def _cell(values: dict[str, Any], column: str) -> str:
@@ -198,6 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(json.dumps(shown, indent=2, ensure_ascii=False))
     else:
         print("\n\n".join(render(tables[name], found[name]) for name in names))
+        print("\n" + judge([line for lines in found.values() for line in lines]))
     return int(any(line.state == "failed" for lines in found.values() for line in lines))
 
 

@@ -68,7 +68,7 @@ def test_an_entry_is_verified_or_failed(monkeypatch: pytest.MonkeyPatch, capsys:
     entry.__dict__["recipe"] = recipe
     monkeypatch.setattr(tables, "list_zoo", lambda: [entry])
     assert tables.main(["fashion-mnist", "--quick"]) == 1
-    assert "failed: zoo:lenet5-sample: error" in capsys.readouterr().out
+    assert "FAILED to have their figures: zoo:lenet5-sample: error." in capsys.readouterr().out
 
 
 def test_a_result_is_stored_and_shown(
@@ -86,7 +86,7 @@ def test_a_result_is_stored_and_shown(
     assert tables.main(["variance-layers", "--quick"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "ours" in line]
     assert [cell.strip() for cell in line.split("|")][3:6] == ["11.3", "–", "99.3"]
-    assert "stored: benchmarks.variance_layers at" in line
+    assert "| benchmarks.variance_layers at" in line
 
 
 @pytest.mark.parametrize("file", STORED, ids=lambda file: file.stem)

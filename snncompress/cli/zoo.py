@@ -118,9 +118,13 @@ def show(
     if recipe.figures is not None:
         error, flops, weights, size = _cells(recipe.figures)
         print(f"{recipe.figures.split} error {error}, {flops} FLOPs, {weights} weights, {size}")
-        if recipe.figures.scratch is not None:
-            beside = _error(recipe.figures.task, *recipe.figures.scratch)
-            print(f"the same shape trained as long from new weights: {beside}")
+        beside = {
+            "before it was made smaller": recipe.figures.original,
+            "the same shape trained as long from new weights": recipe.figures.scratch,
+        }
+        for what, errors in beside.items():
+            if errors is not None:
+                print(f"{what}: {_error(recipe.figures.task, *errors)}")
     for key, text in recipe.files.items():
         print(f"needs --file {key}=PATH: {text}")
     for number, (about, words) in enumerate(commands, 1):

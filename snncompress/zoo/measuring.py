@@ -171,6 +171,7 @@ def state(
     results: Sequence[Measured],
     split: str,
     samples: int | None,
+    original: Sequence[Measured] = (),
     scratch: Sequence[Measured] = (),
 ) -> Figures:
     """The figures of a recipe from what its runs, one a seed, were measured to be; the first is the one to store."""
@@ -191,6 +192,7 @@ def state(
         ratio=round(first.ratio, 2),
         file_bytes=first.file_bytes,
         samples=samples,
+        original_errors=tuple(round(result.error, 4) for result in original),
         scratch_errors=tuple(round(result.error, 4) for result in scratch),
         task=str(first.task),
     )

@@ -7,6 +7,7 @@
     data = "mnist"
     licence = "CC BY-SA 3.0"        # of the data
     result = "small"                # the run, below the output folder, that is the result
+    original = "plain"              # the one that it was made smaller from, to be measured beside it, if any
     scratch = "scratch"             # the one of the same shape with new weights, trained as long, if there is one
     tables = ["lenet5-neurons"]     # of benchmarks/tables.py
 
@@ -70,6 +71,7 @@ class Figures:
         ratio: weights of the original over non-zero weights, biases apart.
         file_bytes: size of the file that holds the model.
         samples: the error is that of so many averaged samples; of the mean network where absent.
+        original_errors: of the run of each seed before it was made smaller.
         scratch_errors: of the run of each seed that has the same shape, trained as long from new weights.
         task: what the error is the error of.
     """
@@ -88,8 +90,14 @@ class Figures:
     ratio: float
     file_bytes: int
     samples: int | None = None
+    original_errors: tuple[float, ...] = ()
     scratch_errors: tuple[float, ...] = ()
     task: str = "classification"
+
+    @property
+    def original(self) -> tuple[float, float] | None:
+        """Mean and spread of ``original_errors``."""
+        return mean_and_spread(self.original_errors) if self.original_errors else None
 
     @property
     def scratch(self) -> tuple[float, float] | None:
@@ -129,6 +137,7 @@ class Recipe:
     licence: str
     result: str
     steps: tuple[Step, ...]
+    original: str | None = None
     scratch: str | None = None
     tables: tuple[str, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
@@ -178,6 +187,7 @@ def _parse(content: dict[str, Any]) -> Recipe:
     return Recipe(
         **{key: str(content[key]) for key in TEXTS},
         steps=steps,
+        original=content.get("original"),
         scratch=content.get("scratch"),
         tables=tuple(content.get("tables", ())),
         files=files,
@@ -186,8 +196,8 @@ def _parse(content: dict[str, Any]) -> Recipe:
 
 
 def _figures(values: dict[str, Any]) -> Figures:
-    lists = {key: tuple(values[key]) for key in ("seeds", "errors")}
-    return Figures(**{**values, **lists, "scratch_errors": tuple(values.get("scratch_errors", ()))})
+    lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+    return Figures(**{**values, **lists})
 
 
 def with_figures(text: str, figures: Figures) -> str:

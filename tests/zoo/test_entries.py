@@ -62,7 +62,8 @@ class TestContract:
                 assert Path(out).parts[0] == "OUT"
                 made.add(out)
         assert f"OUT/{entry.recipe.result}" in made
-        assert entry.recipe.scratch is None or f"OUT/{entry.recipe.scratch}" in made
+        for beside in (entry.recipe.original, entry.recipe.scratch):
+            assert beside is None or f"OUT/{beside}" in made
 
     def test_its_card(self, entry: ZooEntry) -> None:
         assert entry.recipe.licence in entry.card
@@ -74,7 +75,8 @@ class TestContract:
             task = Task(figures.task)
             assert f"{task.number(figures.error)} ± {task.show(figures.spread)}" in entry.card
             assert all(task.show(error) in entry.card for error in figures.errors)
-            assert all(task.show(error) in entry.card for error in figures.scratch_errors)
+            beside = (*figures.original_errors, *figures.scratch_errors)
+            assert all(task.show(error) in entry.card for error in beside)
             assert f"{figures.weights:,}" in entry.card
             assert format_flops(figures.flops) in entry.card
 
@@ -82,6 +84,7 @@ class TestContract:
         assert entry.stored == (entry.recipe.figures is not None)
         if entry.recipe.figures is not None:
             assert bool(entry.recipe.figures.scratch_errors) == (entry.recipe.scratch is not None)
+            assert bool(entry.recipe.figures.original_errors) == (entry.recipe.original is not None)
 
     def test_the_stored_run_loads(self, entry: ZooEntry) -> None:
         if not entry.stored:

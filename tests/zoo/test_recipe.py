@@ -67,6 +67,8 @@ def test_figures_of_the_same_shape_from_new_weights(tmp_path: Path) -> None:
     assert FIGURES.scratch is None
     beside = replace(FIGURES, scratch_errors=(6.0, 7.0))
     assert beside.scratch == (6.5, 0.5)
+    assert beside.original is None
+    assert replace(FIGURES, original_errors=(2.0,)).original == (2.0, 0.0)
     (tmp_path / "recipe.toml").write_text(with_figures(TEXT, beside))
     assert read_recipe(tmp_path / "recipe.toml").figures == beside
 
