@@ -196,7 +196,8 @@ def _parse(content: dict[str, Any]) -> Recipe:
 
 
 def _figures(values: dict[str, Any]) -> Figures:
-    lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+    lists = {key: tuple(values[key]) for key in ("seeds", "errors")}
+    lists |= {key: tuple(values.get(key, ())) for key in ("original_errors", "scratch_errors")}
     return Figures(**{**values, **lists})
 
 
