@@ -180,7 +180,7 @@ def render(table: dict[str, Any], lines: list[Line]) -> str:
         rows.append([line.values["method"], line.origin, *cells])
     note = f"\n\n{table['note']}" if "note" in table else ""
     source = "" if table["source"] == "none" else f"\n\nPublished: {table['source']}."
-    return f"## {table['title']}\n\n{grid(header, rows, left=2, markdown=True)}{source}{note}"
+    return f"### {table['title']}\n\n{grid(header, rows, left=2, markdown=True)}{source}{note}"
 
 
 def judge(lines: list[Line]) -> str:

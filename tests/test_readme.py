@@ -8,8 +8,10 @@ from pathlib import Path
 import onnx
 import pytest
 
+from benchmarks import tables
 from snncompress import registry
 from snncompress.cli.app import app
+from snncompress.reporting.published import published_tables
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -35,6 +37,17 @@ def test_every_method_has_a_card(method: str) -> None:
     card = (Path(__file__).parents[1] / "docs" / "methods" / f"{method}.md").read_text(encoding="utf-8")
     for part in ("How to use", "Suggested values", "Details", "Attribution"):
         assert part in card
+
+
+def test_the_tables_are_those_of_their_command(tmp_path: Path) -> None:
+    """Between the marks stands what the command prints, but for what it could verify."""
+    parts = re.findall(r"<!-- (python -m benchmarks\.tables .*?) -->\n(.*?)\n<!-- end -->", README, re.DOTALL)
+    assert parts
+    for command, shown in parts:
+        *_, names = command.removesuffix(" --quick").partition("tables ")
+        found = {name: tables.collect(name, str(tmp_path), quick=True, out=tmp_path) for name in names.split()}
+        rendered = [tables.render(published_tables()[name], lines) for name, lines in found.items()]
+        assert shown == "\n\n".join(rendered), f"run {command} again"
 
 
 def test_the_python_session_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

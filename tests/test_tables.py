@@ -41,7 +41,7 @@ def test_all_tables_without_data(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert tables.main(["all", "--quick", "--data-root", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     for table in PUBLISHED.values():
-        assert f"## {table['title']}\n" in text
+        assert f"### {table['title']}\n" in text
     assert "| SE-SNN " in text
     assert tables.main(["all", "--quick", "--data-root", str(tmp_path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
