@@ -104,7 +104,8 @@ def of_figures(figures: Figures | Measured) -> dict[str, Any]:
 
 def _of_seeds(figures: Figures) -> dict[str, Any]:
     before = {} if figures.original is None else {"accuracy_before": 100 - figures.original[0]}
-    return {"spread": figures.spread, "seeds": list(figures.seeds), **before}
+    spread = {"spread": figures.spread} if len(figures.seeds) > 1 else {}  # one seed tells nothing of it
+    return {**spread, "seeds": list(figures.seeds), **before}
 
 
 def check(entry: ZooEntry, data_root: str) -> Line:
@@ -128,7 +129,8 @@ def beside(entry: ZooEntry) -> list[Line]:
     if figures is None or figures.scratch is None:
         return []
     error, spread = figures.scratch
-    values = {**of_figures(figures), "error": error, "accuracy": 100 - error, "spread": spread}
+    values = of_figures(figures)
+    values |= {"error": error, "accuracy": 100 - error, **({"spread": spread} if "spread" in values else {})}
     return [Line({"method": f"ours: {entry.name}, from new weights", **values}, "the same recipe", "stored")]
 
 

@@ -217,7 +217,7 @@ def compare(figures: Figures, measured: Measured, data: Dataset, *, stored: bool
             task.measure,
             within if stored else None,
             f"{task.show(measured.error)}{by} on {measured.images:,} {figures.split} {data.noun} of {data.name}; "
-            f"stated: {task.number(figures.error)} ± {task.show(figures.spread)}, {len(figures.seeds)} seeds",
+            f"stated: {task.number(figures.error)} ± {task.show(figures.spread)}, seeds: {len(figures.seeds)}",
             {"measured": measured.error, "stated": figures.error, "spread": figures.spread, "within": within},
         )
     ]
