@@ -130,6 +130,15 @@ DistillLayers = Annotated[
     list[str] | None,
     typer.Option(help="A layer (or glob) whose outputs are learned from the teacher, too; repeatable."),
 ]
+Views = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Make N augmented views of each image, one an epoch, and then go through them again, so that --distill "
+        "asks its teacher but once about each; else always new ones.",
+        show_default=False,
+    ),
+]
 WeightDecay = Annotated[float, typer.Option(help="ℓ2 penalty of the optimizer, not on the noise.")]
 Normalize = Annotated[
     str | None,

@@ -139,6 +139,7 @@ def prune(
     schedule: o.LearningSchedule = TrainOptions.schedule,
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
     augment: Annotated[str, typer.Option(help="none, shift or crop-flip.")] = TrainOptions.augment,
+    views: o.Views = TrainOptions.views,
     seed: Annotated[
         int, typer.Option(help="Of the order of the images, the noise, the candidates.")
     ] = TrainOptions.seed,
@@ -198,7 +199,7 @@ def prune(
     )  # fmt: skip
     training = TrainOptions(
         lr=lr, batch_size=batch_size, optimizer=optimizer, schedule=schedule, weight_decay=weight_decay,
-        augment=augment, seed=seed, save_every=save_every,
+        augment=augment, views=views, seed=seed, save_every=save_every,
     )  # fmt: skip
     request = Request(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,

@@ -89,6 +89,7 @@ def train(
     schedule: o.LearningSchedule = TrainOptions.schedule,
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
     augment: Annotated[str, typer.Option(help="none, shift or crop-flip.")] = TrainOptions.augment,
+    views: o.Views = TrainOptions.views,
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Forget the weights: the shape of a run with new ones.")
     ] = False,
@@ -144,6 +145,7 @@ def train(
         schedule=schedule,
         weight_decay=weight_decay,
         augment=augment,
+        views=views,
         seed=seed,
         save_every=save_every,
     )

@@ -1,8 +1,13 @@
-"""The batches of an epoch: shuffled by seed, augmented and normalized on the training device."""
+"""The batches of an epoch: shuffled by seed, augmented and normalized on the training device.
+
+With a number of views, an epoch holds the very batches of the one so many epochs ago, in another order: what was
+computed of a batch, as by a teacher, need not be computed again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -29,6 +34,7 @@ class Batches:
         augment: A name in ``AUGMENTATIONS``.
         shuffle: Whether every epoch has an order of its own; else images come as they are.
         seed: Decides the orders.
+        views: Augmented views of each image that are made, one an epoch, and then made again; None: always new ones.
     """
 
     def __init__(
@@ -41,6 +47,7 @@ class Batches:
         augment: str = "none",
         shuffle: bool = False,
         seed: int = 0,
+        views: int | None = None,
     ) -> None:
         if batch_size < 1:
             raise UsageError(f"--batch-size is {batch_size}; it must be at least 1")
@@ -60,6 +67,7 @@ class Batches:
         self.augment = AUGMENTATIONS[augment]
         self.shuffle = shuffle
         self.seed = seed
+        self.views = views
 
     @property
     def samples(self) -> int:
@@ -78,17 +86,33 @@ class Batches:
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of an epoch from number ``skip`` on; those before it cost nothing and draw nothing."""
-        chunks = self._order(epoch).split(self.batch_size)[skip : len(self)]
-        for images, labels in self._fetch(chunks):
-            images = to_float(self.augment(images.to(self.device)))
-            yield self.normalization(images), labels.to(self.device)
+        view = epoch % self.views if self.views else epoch
+        chunks = self._order(self.samples, view).split(self.batch_size)[: len(self)]
+        numbers = self._order(len(self), epoch).tolist() if self.views else range(len(self))
+        numbers = numbers[skip:]
+        for number, (images, labels) in zip(numbers, self._fetch([chunks[n] for n in numbers]), strict=True):
+            with self._draws(view, number):
+                images = self.augment(images.to(self.device))
+            yield self.normalization(to_float(images)), labels.to(self.device)
 
-    def _order(self, epoch: int) -> Tensor:
+    def _order(self, count: int, number: int) -> Tensor:
         if not self.shuffle:
-            return torch.arange(self.samples)
+            return torch.arange(count)
         # Not the default generator: the order must not depend on what was drawn before.
-        generator = torch.Generator().manual_seed((self.seed * SEED_STRIDE + epoch) % 2**63)
-        return torch.randperm(self.samples, generator=generator)
+        return torch.randperm(count, generator=torch.Generator().manual_seed(self._seed(number)))
+
+    def _seed(self, number: int) -> int:
+        return (self.seed * SEED_STRIDE + number) % 2**63
+
+    @contextmanager
+    def _draws(self, view: int, number: int) -> Iterator[None]:
+        """Within it, what augmentation draws is that of a batch of a view, if views are repeated."""
+        if self.views is None:
+            yield
+            return
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(self._seed(view * len(self) + number))
+            yield
 
     def _fetch(self, chunks: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         if isinstance(self.images, StreamedImages):

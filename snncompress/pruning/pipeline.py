@@ -153,7 +153,7 @@ def _prepare(
         noise.to(chosen).detach()
     if options.finetune_noise and noise is None:
         raise UsageError("--finetune-noise needs a run that was trained with noise; run `snncompress train` first")
-    heard = None if teacher is None else Teacher(teacher, run, distill, chosen)
+    heard = None if teacher is None else Teacher(teacher, run, distill, chosen, remember=bool(training.views))
     tuned = noise if options.finetune_noise else None
     learner = Learner(model, tuned, training, loss, heard, sparse=run.sparse, task=run.task)
     subject = Subject(learner, noise, run.input_shape, keep=options.keep, posterior=run.posterior)

@@ -94,7 +94,7 @@ def _make_pruner(
     """What pruning begins with; what makes no sense is refused."""
     chosen = pick_device(device)
     torch.manual_seed(training.seed)
-    heard = None if teacher is None else Teacher(teacher, run, distill, chosen)
+    heard = None if teacher is None else Teacher(teacher, run, distill, chosen, remember=bool(training.views))
     subject = make_subject(run, training, chosen, loss=loss, teacher=heard, keep=options.keep)
     criterion = pick_weight_criterion(options.criterion, subject.noise, run.posterior)
     _check(run, options, criterion)

@@ -37,6 +37,8 @@ def make_feed(
 ) -> Feed:
     """Batches of a data set, or the user's own iterables of (inputs, targets)."""
     if not isinstance(data, Dataset):
+        if options.views:
+            raise UsageError("views are made of a data set's images, not of your own batches; leave --views out")
         own = IterableBatches(data, device=device)
         return Feed(own, own, None if validation is None else IterableBatches(validation, device=device))
     train = Batches(
@@ -47,6 +49,7 @@ def make_feed(
         augment=options.augment,
         shuffle=True,
         seed=options.seed,
+        views=options.views,
     )
     # Shuffled once and for all: batch-norm statistics come from its first batches, and a folder is sorted by class.
     plain = Batches(data.train, EVALUATION_BATCH, normalization, device=device, shuffle=True, seed=options.seed)

@@ -111,7 +111,7 @@ def train(
         progress.message(f"the variances of layer {run.hollow[0]} are dropped; training starts from its mean, zero")
     feed = make_feed(data, validation, options, run.normalization, chosen)
     distill = distill or DistillOptions()
-    guide = None if teacher is None else Teacher(teacher, run, distill, chosen)
+    guide = None if teacher is None else Teacher(teacher, run, distill, chosen, remember=bool(options.views))
     corrected = None
     if correction is not None:
         check_combination(correction, teacher, posterior=posterior is not None, own_loss=loss is not None)

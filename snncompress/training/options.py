@@ -36,6 +36,7 @@ class TrainOptions:
     schedule: Schedule = Schedule.COSINE
     weight_decay: float = 0.0
     augment: str = "none"
+    views: int | None = None  # of every image that augmentation makes, again and again; else always new ones
     seed: int = 0
     save_every: float = 30.0  # seconds between two saves of the state
 
@@ -45,6 +46,7 @@ class TrainOptions:
             ("lr", self.lr, self.lr > 0 and math.isfinite(self.lr), "a number above 0"),
             ("noise-lr", self.noise_lr, self.noise_lr is None or 0 < self.noise_lr < math.inf, "a number above 0"),
             ("batch-size", self.batch_size, self.batch_size > 0, "1 or more"),
+            ("views", self.views, self.views is None or self.views > 0, "1 or more"),
             ("weight-decay", self.weight_decay, self.weight_decay >= 0, "0 or more"),
         ):
             if not allowed:

@@ -25,6 +25,10 @@ def shuffled(count: int = 23, augment: str = "none", seed: int = 0) -> Batches:
     return Batches(numbered(count), 5, NONE, device=CPU, augment=augment, shuffle=True, seed=seed)
 
 
+def viewed(augment: str = "crop-flip", views: int = 2, count: int = 23) -> Batches:
+    return Batches(numbered(count), 5, NONE, device=CPU, augment=augment, shuffle=True, views=views)
+
+
 def labels(batches: Iterator[tuple[Tensor, Tensor]]) -> list[list[int]]:
     return [target.tolist() for _, target in batches]
 
@@ -160,3 +164,39 @@ def test_batches_that_run_dry_are_refused() -> None:
 def test_own_batches_must_be_pairs_of_tensors() -> None:
     with pytest.raises(UsageError, match="pairs of tensors"):
         list(IterableBatches([torch.rand(2, 2)], device=CPU))
+
+
+def by_labels(batches: Iterator[tuple[Tensor, Tensor]]) -> dict[tuple[int, ...], Tensor]:
+    return {tuple(target.tolist()): inputs for inputs, target in batches}
+
+
+@pytest.mark.parametrize("augment", ["none", "shift", "crop-flip"])
+@pytest.mark.parametrize("count", [43, 41])  # the last batch of three images, or left out
+def test_views_come_again_batch_by_batch_in_another_order(augment: str, count: int) -> None:
+    batches = viewed(augment, count=count)
+    first, second, again = (by_labels(batches.epoch(epoch)) for epoch in (0, 1, 2))
+    assert len(first) == len(batches)
+    assert first.keys() == again.keys() != second.keys()
+    assert list(first) != list(again)
+    for key, inputs in first.items():
+        assert torch.equal(inputs, again[key])
+
+
+def test_views_of_an_image_differ() -> None:
+    images = TensorImages(torch.rand(40, 1, 6, 6), torch.arange(40), device=CPU)
+    batches = Batches(images, 8, NONE, device=CPU, augment="shift", shuffle=True, views=2)
+    one, other = ({int(t): x for xs, ts in batches.epoch(e) for x, t in zip(xs, ts, strict=True)} for e in (0, 1))
+    assert sum(torch.equal(one[number], other[number]) for number in range(40)) < 10
+
+
+def test_views_leave_the_default_generator_alone() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    whole = list(viewed().epoch(1))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(4)
+    rest = list(viewed().epoch(1, skip=2))
+    assert len(rest) == len(whole) - 2
+    for (inputs, target), (others, other) in zip(rest, whole[2:], strict=True):
+        assert torch.equal(inputs, others)
+        assert torch.equal(target, other)

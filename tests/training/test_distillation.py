@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from crashing import assert_same, crash_and_resume, history
 from small_data import IMAGE, batches, small_data, small_run
-from torch import nn
+from torch import Tensor, nn
 
 import snncompress
 from snncompress import TrainOptions, train
@@ -224,3 +224,54 @@ def test_the_record_says_who_taught(data: Dataset, plain: Run) -> None:
     chosen = DistillOptions(2.0, layers=("1",))
     run = train(small_run(), data, replace(OPTIONS, epochs=0), teacher=plain, distill=chosen)
     assert run.config["distill"] == {"run": "mlp", "temperature": 2.0, "weight": 0.9, "layers": ["1"]}
+
+
+def test_a_teacher_is_asked_once_about_each_view(
+    data: Dataset, plain: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    judge = Teacher._judge
+
+    def count(self: Teacher, inputs: Tensor) -> Tensor:
+        asked.append(len(inputs))
+        return judge(self, inputs)
+
+    monkeypatch.setattr(Teacher, "_judge", count)
+    options = replace(OPTIONS, epochs=5, augment="shift", views=2)
+
+    def make(**more: Any) -> Run:
+        return train(small_run(), data, options, teacher=plain, **more)
+
+    whole = make(out=tmp_path / "whole")
+    assert sum(asked) == 2 * len(data.train)
+    assert_same(whole, crash_and_resume(make, monkeypatch, tmp_path / "run", 30))
+    asked.clear()
+    train(small_run(), data, replace(options, views=None), teacher=plain)
+    assert sum(asked) == 5 * len(data.train)
+
+
+def test_what_a_teacher_remembers_is_what_it_says(plain: Run) -> None:
+    teacher = Teacher(plain, small_run(), DistillOptions(), CPU, remember=True)
+    forgetful = Teacher(plain, small_run(), DistillOptions(), CPU)
+    some, others = torch.randn(2, 20, *IMAGE)
+    for inputs in (some, others, some):
+        assert torch.equal(teacher.logits(inputs), forgetful.logits(inputs))
+
+
+def test_teachers_that_must_speak_each_time_do(hollow: Run, plain: Run) -> None:
+    inputs = torch.randn(20, *IMAGE)
+    averaged = Teacher(hollow, small_run(), DistillOptions(), CPU, remember=True)
+    assert not torch.equal(averaged.logits(inputs), averaged.logits(inputs))
+    layered = Teacher(plain, small_run(), DistillOptions(layers=("1",)), CPU, remember=True)
+    student = small_run().model
+    for _ in range(2):
+        with layered.listen(student):
+            outputs = student(inputs)
+        layered.mix(outputs.sum(), outputs, inputs)  # which fails where the layers were not noted
+
+
+def test_views_are_of_a_data_set() -> None:
+    with pytest.raises(UsageError, match="leave --views out"):
+        train(small_run(), batches(), replace(OPTIONS, views=2))
+    with pytest.raises(UsageError, match="--views 0 is out of range"):
+        replace(OPTIONS, views=0)
