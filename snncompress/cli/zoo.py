@@ -12,6 +12,7 @@ from snncompress.cli import options as o
 from snncompress.data.place import data_place
 from snncompress.errors import SnncompressError
 from snncompress.zoo.entries import PREFIX, ZooEntry, default_out, find_zoo, list_zoo
+from snncompress.zoo.recipe import show_errors
 
 if TYPE_CHECKING:
     from snncompress.checks import Check
@@ -56,19 +57,13 @@ def list_(json: o.Json = False, quiet: o.Quiet = False, debug: o.Debug = False) 
     print(grid(header, cells, left=3, markdown=False))
 
 
-def _error(task: str, mean: float, spread: float) -> str:
-    from snncompress.data.task import Task
-
-    return f"{Task(task).number(mean)} ± {Task(task).show(spread)}"
-
-
 def _cells(figures: Figures | None) -> list[str]:
     from snncompress.reporting.table import format_bytes, format_flops
 
     if figures is None:
         return [UNKNOWN] * 4
     return [
-        _error(figures.task, figures.error, figures.spread),
+        show_errors(figures.task, figures.errors),
         f"{format_flops(figures.flops)} ({figures.flops_percent:.2f}%)",
         f"{figures.weights:,} ({figures.weights_percent:.2f}%)",
         format_bytes(figures.file_bytes),
@@ -119,12 +114,12 @@ def show(
         error, flops, weights, size = _cells(recipe.figures)
         print(f"{recipe.figures.split} error {error}, {flops} FLOPs, {weights} weights, {size}")
         beside = {
-            "before it was made smaller": recipe.figures.original,
-            "the same shape trained as long from new weights": recipe.figures.scratch,
+            "before it was made smaller": recipe.figures.original_errors,
+            "the same shape trained as long from new weights": recipe.figures.scratch_errors,
         }
         for what, errors in beside.items():
-            if errors is not None:
-                print(f"{what}: {_error(recipe.figures.task, *errors)}")
+            if errors:
+                print(f"{what}: {show_errors(recipe.figures.task, errors)}")
     for key, text in recipe.files.items():
         print(f"needs --file {key}=PATH: {text}")
     for number, (about, words) in enumerate(commands, 1):

@@ -29,7 +29,7 @@ from snncompress.run import Run
 from snncompress.run_files import load
 from snncompress.training.feed import EVALUATION_BATCH, pick_device
 from snncompress.zoo.entries import find_zoo
-from snncompress.zoo.recipe import Figures, mean_and_spread
+from snncompress.zoo.recipe import Figures, mean_and_spread, show_errors
 
 TEST = "test"
 ROUNDING = 2  # images: other machines round differently, and a class may tip
@@ -217,7 +217,7 @@ def compare(figures: Figures, measured: Measured, data: Dataset, *, stored: bool
             task.measure,
             within if stored else None,
             f"{task.show(measured.error)}{by} on {measured.images:,} {figures.split} {data.noun} of {data.name}; "
-            f"stated: {task.number(figures.error)} ± {task.show(figures.spread)}, seeds: {len(figures.seeds)}",
+            f"stated: {show_errors(figures.task, figures.errors)}, seeds: {len(figures.seeds)}",
             {"measured": measured.error, "stated": figures.error, "spread": figures.spread, "within": within},
         )
     ]

@@ -19,6 +19,7 @@ from snncompress.reporting.table import format_flops
 from snncompress.run_files import load
 from snncompress.zoo.entries import ZOO_VARIABLE, ZooEntry, find_zoo, list_zoo
 from snncompress.zoo.measuring import verify_zoo
+from snncompress.zoo.recipe import show_errors
 
 ENTRIES = list_zoo()
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -73,7 +74,7 @@ class TestContract:
         assert "seed" in entry.card.lower()
         if (figures := entry.recipe.figures) is not None:  # a card is not left behind
             task = Task(figures.task)
-            assert f"{task.number(figures.error)} ± {task.show(figures.spread)}" in entry.card
+            assert show_errors(figures.task, figures.errors) in entry.card
             assert all(task.show(error) in entry.card for error in figures.errors)
             beside = (*figures.original_errors, *figures.scratch_errors)
             assert all(task.show(error) in entry.card for error in beside)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from snncompress.errors import RunError, UsageError
-from snncompress.zoo.recipe import Figures, read_recipe, with_figures
+from snncompress.zoo.recipe import Figures, read_recipe, show_errors, with_figures
 
 TEXT = """
 summary = "a small thing"
@@ -71,6 +71,12 @@ def test_figures_of_the_same_shape_from_new_weights(tmp_path: Path) -> None:
     assert replace(FIGURES, original_errors=(2.0,)).original == (2.0, 0.0)
     (tmp_path / "recipe.toml").write_text(with_figures(TEXT, beside))
     assert read_recipe(tmp_path / "recipe.toml").figures == beside
+
+
+def test_one_seed_has_no_spread() -> None:
+    assert show_errors("classification", (9.38,)) == "9.38%"
+    assert show_errors("classification", (1.0, 2.0)) == "1.50 ± 0.50%"
+    assert show_errors("regression", (0.5, 0.7)) == "0.6000 ± 0.1000"
 
 
 @pytest.mark.parametrize(
