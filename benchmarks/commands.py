@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from snncompress.cli import run
+from snncompress.zoo.entries import find_zoo
 
 Command = list[str]
+SHIFT = ("--augment", "shift")
+MNIST_TRAINED = 54_000  # images: a tenth is for validation
 
 
 def snncompress(*arguments: str) -> None:
@@ -48,6 +51,19 @@ def ensure_run(out: Path, arguments: Command, command: str = "train") -> Path:
     if there != "complete":
         snncompress(command, *arguments, "--out", str(out), *(["--resume"] if there is not None else []))
     return out
+
+
+def follow(name: str, out: Path, data_root: str, until: str) -> Path:
+    """Makes the runs of a zoo's recipe in ``out``, up to the one of that name; what is there is not made again."""
+    recipe = find_zoo(name).recipe
+    values = recipe.values(name, out, Path(data_root), 0, {})
+    for step in recipe.steps:
+        command, *words = step.fill(values)
+        place = words.index("--out")
+        made = ensure_run(Path(words[place + 1]), words[:place] + words[place + 2 :], command)
+        if made.name == until:
+            break
+    return out / until
 
 
 def epochs_seen(folder: Path, images: int) -> int:

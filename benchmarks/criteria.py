@@ -2,11 +2,11 @@
 
     python -m benchmarks.criteria --data-root data --out runs/criteria
 
-Every criterion starts from the same SE-SNN run, those of the weights' posterior from a sparse-vd run of the same plain
-network. All layers shrink alike to the same widths, with the same fine-tuning, so that only the ranking differs. Beside
-them stands the same shape trained from new weights for as many epochs. Prints validation and test errors, mean and
-spread over the seeds, and draws the errors on the way. bn-scale needs batch norms, which LeNet-5 does not have.
-Five minutes a criterion and seed; what is there already is not trained again.
+Every criterion starts from the same SE-SNN run (that of the zoo's lenet5-mnist), those of the weights' posterior from
+a sparse-vd run of the same plain network. All layers shrink alike to the same widths, with the same fine-tuning, so
+that only the ranking differs. Beside them stands the same shape trained from new weights for as many epochs. Prints
+validation and test errors, mean and spread over the seeds, and draws the errors on the way. bn-scale needs batch
+norms, which LeNet-5 does not have. Five minutes a criterion and seed; what is there already is not trained again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from tabulate import tabulate
 
 from benchmarks import results as stored
-from benchmarks.commands import ensure_run, epochs_seen, parse, read
-from benchmarks.mnist_lenet5 import LR, NOISE, NOISY_EPOCHS, PLAIN_EPOCHS, SHIFT, TRAINED
+from benchmarks.commands import MNIST_TRAINED, SHIFT, ensure_run, epochs_seen, follow, parse, read
 
 TABLE = "criteria"
 SEEDS = 2
-FINAL_EPOCHS = 20
+SPARSE_EPOCHS, FINAL_EPOCHS = 12, 20
+LR = "0.003"
 PRUNE = ("--target-flops", "0.061M", *SHIFT, "--final-lr", LR, "--final-epochs", str(FINAL_EPOCHS))
 CRITERIA = {  # and the noise that they start from
     "information": "noisy",
@@ -41,11 +41,8 @@ SCRATCH = "from new weights"
 
 def sources(out: Path, data_root: str) -> None:
     """The plain network, and the two that noise has taught."""
-    data = ["--data", "mnist", "--data-root", data_root]
-    ensure_run(out / "plain", ["lenet5", *data, "--method", "none", *SHIFT, "--epochs", str(PLAIN_EPOCHS)])
-    sparse = ["--method", "sparse-vd", *SHIFT, "--epochs", str(NOISY_EPOCHS)]
-    for name, noise in (("noisy", NOISE), ("sparse", sparse)):
-        ensure_run(out / name, [str(out / "plain"), *noise])
+    follow("lenet5-mnist", out, data_root, until="noisy")
+    ensure_run(out / "sparse", [str(out / "plain"), "--method", "sparse-vd", *SHIFT, "--epochs", str(SPARSE_EPOCHS)])
 
 
 def prune(out: Path, criterion: str, seed: int) -> None:
@@ -57,8 +54,9 @@ def prune(out: Path, criterion: str, seed: int) -> None:
 def scratch(out: Path, seed: int) -> None:
     """The same shape from new weights, for as many epochs as the pruned one has seen in all."""
     pruned = out / f"information-{seed}"
+    epochs = str(epochs_seen(pruned, MNIST_TRAINED))
     words = [str(pruned), "--from-scratch", "--method", "none", *SHIFT, "--lr", LR]
-    ensure_run(out / f"{SCRATCH}-{seed}", [*words, "--seed", str(seed), "--epochs", str(epochs_seen(pruned, TRAINED))])
+    ensure_run(out / f"{SCRATCH}-{seed}", [*words, "--seed", str(seed), "--epochs", epochs])
 
 
 def errors(out: Path, name: str, split: str) -> list[float]:

@@ -25,8 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import snncompress
 from benchmarks import results as stored
-from benchmarks.commands import ensure_run, parse, read, status
-from benchmarks.mnist_lenet5 import SHIFT
+from benchmarks.commands import SHIFT, ensure_run, parse, read, status
 from snncompress.cli.screen import Screen
 from snncompress.data.batches import Batches
 from snncompress.data.dataset import Images

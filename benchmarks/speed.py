@@ -2,11 +2,11 @@
 
     python -m benchmarks.speed --data-root data --out runs/speed
 
-trains a plain LeNet-5-Caffe, then times the commands of `benchmarks.mnist_lenet5` behind it: retraining with SE-SNN
-noise, pruning to 0.061M FLOPs, final fine-tuning. Prints the seconds and what they were spent on, and what a removed
-neuron costs as the network shrinks. Beside it Torch-Pruning's iterative pruner (`pip install "snncompress[bench]"`)
-brings the same plain network down to the same FLOPs, by Taylor importance, with as many rounds, as many fine-tuning
-steps and as many epochs at the end, by the same learner. Errors are those of the validation images.
+trains a plain LeNet-5-Caffe, then times what the zoo's recipe `lenet5-mnist` does with it: retraining with SE-SNN
+noise, pruning, fine-tuning. Prints the seconds and what they were spent on, and what a removed neuron costs as the
+network shrinks. Beside it Torch-Pruning's iterative pruner (`pip install "snncompress[bench]"`) brings the same plain
+network down to the same FLOPs, by Taylor importance, with as many rounds, as many fine-tuning steps and as many epochs
+at the end, by the same learner. Errors are those of the validation images.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from tabulate import tabulate
 from torch import nn
 
 import snncompress as library
-from benchmarks.commands import ensure_run, snncompress
-from benchmarks.mnist_lenet5 import FINAL, FINAL_EPOCHS, LR, NOISE, PLAIN_EPOCHS, SHIFT
+from benchmarks.commands import follow, status
 from snncompress.pruning import neurons, session
 from snncompress.pruning.options import PruneOptions
 from snncompress.pruning.subject import Subject
@@ -40,7 +39,7 @@ from snncompress.training.feed import Cursor, Feed, make_feed, pick_device
 from snncompress.training.learner import Learner
 from snncompress.training.options import TrainOptions
 
-TARGET_FLOPS = 61_000
+RECIPE = "lenet5-mnist"
 # what the time is spent on: where that is done
 WATCHED: dict[str, list[tuple[Any, str]]] = {
     "training": [(Learner, "step")],
@@ -105,28 +104,27 @@ class Stopwatch:
         return rows
 
 
-def ours(plain: Path, out: Path, clock: Stopwatch) -> Run:
+def ours(out: Path, data_root: str, clock: Stopwatch) -> Run:
     """SE-SNN retraining, pruning and fine-tuning, timed."""
+    if status(out / "noisy") is not None:
+        raise SystemExit(f"{out} holds a run that cannot be timed any more; choose another --out")
     with clock.watch():
-        snncompress("train", str(plain), *NOISE, "--out", str(out / "noisy"), "--force")
-    with clock.watch():
-        target = ["--target-flops", str(TARGET_FLOPS)]
-        snncompress("prune", str(out / "noisy"), *target, *SHIFT, *FINAL, "--out", str(out / "small"), "--force")
-    return load(out / "small")
+        return load(follow(RECIPE, out, data_root, until="small"))
 
 
-def torch_pruning(plain: Run, feed: Feed, rounds: int) -> nn.Module:
-    """Its own iterative pruner, with our learner between its rounds and at the end."""
+def torch_pruning(plain: Run, small: Run, feeds: tuple[Feed, Feed], rounds: int) -> nn.Module:
+    """Its own iterative pruner, with our learner and batches between its rounds and at the end."""
     import torch_pruning as tp
 
-    options = TrainOptions(augment="shift")
+    options = TrainOptions()
     model = copy.deepcopy(plain.model)
     example = torch.zeros(1, *plain.input_shape)
     importance = tp.importance.TaylorImportance()
-    ratio = _ratio(plain, lambda share, network: _pruner(tp, network, example, importance, share, 1))
+    flops = library.measure_cost(small.model, plain.input_shape).flops
+    ratio = _ratio(plain, flops, lambda share, network: _pruner(tp, network, example, importance, share, 1))
     pruner = _pruner(tp, model, example, importance, ratio, rounds)
     learner = Learner(model, None, options)
-    cursor, step = Cursor(feed.train), 0
+    cursor, step = Cursor(feeds[0].train), 0
     for _ in range(rounds):
         images, labels = cursor.take(step)
         model.zero_grad()
@@ -136,10 +134,10 @@ def torch_pruning(plain: Run, feed: Feed, rounds: int) -> nn.Module:
         for _ in range(PruneOptions().finetune_steps):
             learner.step(*cursor.take(step), lr=options.lr)
             step += 1
-    total = FINAL_EPOCHS * len(feed.train)
-    final = TrainOptions(lr=float(LR), epochs=FINAL_EPOCHS)
-    for index in range(total):
-        learner.step(*cursor.take(step + index), lr=final.rate(index / total))
+    final = TrainOptions(lr=small.config["lr"], epochs=small.config["epochs"])
+    cursor, total = Cursor(feeds[1].train), final.epochs * len(feeds[1].train)
+    for step in range(total):
+        learner.step(*cursor.take(step), lr=final.rate(step / total))
     return model
 
 
@@ -150,13 +148,13 @@ def _pruner(tp: Any, model: nn.Module, example: torch.Tensor, importance: Any, r
     )
 
 
-def _ratio(plain: Run, make: Callable[[float, nn.Module], Any]) -> float:
+def _ratio(plain: Run, flops: int, make: Callable[[float, nn.Module], Any]) -> float:
     """The smallest share of every layer that must go, to a thousandth."""
     for thousandth in range(500, 1000):
         model = copy.deepcopy(plain.model)
         sum(p.sum() for p in model.parameters()).backward()  # any gradient: only the widths are looked at
         make(thousandth / 1000, model).step()
-        if library.measure_cost(model, plain.input_shape).flops <= TARGET_FLOPS:
+        if library.measure_cost(model, plain.input_shape).flops <= flops:
             return thousandth / 1000
     raise SystemExit("Torch-Pruning cannot meet the target")
 
@@ -166,25 +164,25 @@ def main() -> None:
     parser.add_argument("--data-root", default="data")
     parser.add_argument("--out", type=Path, default=Path("runs/speed"))
     arguments = parser.parse_args()
-    plain, clock = arguments.out / "plain", Stopwatch()
-    data = ["--data", "mnist", "--data-root", arguments.data_root]
-    ensure_run(plain, ["lenet5", *data, "--method", "none", *SHIFT, "--epochs", str(PLAIN_EPOCHS)])
-    small = ours(plain, arguments.out, clock)
+    clock = Stopwatch()
+    start = load(follow(RECIPE, arguments.out, arguments.data_root, until="plain"))
+    small = ours(arguments.out, arguments.data_root, clock)
 
-    start = load(plain)
     dataset = library.load_data("mnist", root=arguments.data_root)
-    feed = make_feed(dataset, None, TrainOptions(augment="shift"), start.normalization, pick_device("auto"))
-    points = json.loads((arguments.out / "small" / "curve.json").read_text())
+    sizes = TrainOptions.batch_size, small.config["batch_size"]
+    options = [TrainOptions(augment="shift", batch_size=size) for size in sizes]
+    first, last = (make_feed(dataset, None, each, start.normalization, pick_device("auto")) for each in options)
+    points = json.loads((arguments.out / "cut" / "curve.json").read_text())
     began = time.perf_counter()
-    theirs = torch_pruning(start, feed, max(point["round"] for point in points))
+    theirs = torch_pruning(start, small, (first, last), max(point["round"] for point in points))
     seconds = time.perf_counter() - began
 
     rows = []
     for method, model, spent in (("ours", small.model, clock.seconds["all"]), ("Torch-Pruning", theirs, seconds)):
         cost = library.measure_cost(model, start.input_shape)
         widths = "-".join(str(len(layer.weight)) for layer in model.children() if hasattr(layer, "weight"))
-        assert feed.validation is not None
-        error = library.evaluate(model, feed.validation).error
+        assert last.validation is not None
+        error = library.evaluate(model, last.validation).error
         rows.append({"method": f"{method}, {widths}", "seconds": spent, "flops": cost.flops / 1e6, "error": error})
     shown = [[r["method"], f"{r['seconds']:.0f}", f"{r['flops']:.3f}", f"{r['error']:.2f}%"] for r in rows]
     print(tabulate(shown, ["", "seconds", "FLOPs, M", "validation error"], tablefmt="github", disable_numparse=True))

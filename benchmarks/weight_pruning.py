@@ -24,8 +24,7 @@ from typing import Any
 from tabulate import tabulate
 
 from benchmarks import sparse_vd, variance_layers
-from benchmarks.commands import ensure_run, epochs_seen, read, snncompress
-from benchmarks.mnist_lenet5 import TRAINED
+from benchmarks.commands import MNIST_TRAINED, ensure_run, epochs_seen, read, snncompress
 
 MAX_DROP, SAMPLES = "0.05", 20
 FEWER, FINAL_EPOCHS = 280, 20
@@ -87,7 +86,7 @@ def tiny_table(source: Path, out: Path) -> None:
     share = f"{100 / FEWER:.6f}%"
     tuning = ["--augment", "shift", "--final-epochs", str(FINAL_EPOCHS), "--final-lr", "0.003"]
     small = prune(source, out / "tiny", "--target-size", share, *tuning)
-    epochs, scratch = epochs_seen(small, TRAINED), out / "tiny-scratch"
+    epochs, scratch = epochs_seen(small, MNIST_TRAINED), out / "tiny-scratch"
     words = ["--from-scratch", "--method", "none", "--augment", "shift", "--lr", "0.003", "--epochs", str(epochs)]
     ensure_run(scratch, [str(small), *words])
     snncompress("report", str(source), str(small), str(scratch), "--format", "markdown")
