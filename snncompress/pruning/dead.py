@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from snncompress.errors import SnncompressError
 from snncompress.models.channels import channel_axis
+from snncompress.models.layout import Arranger
 from snncompress.progress import Progress
 from snncompress.pruning.coupling import Group, Place, by_family
 from snncompress.pruning.folding import can_fold
@@ -162,9 +163,9 @@ def outputs(
     """The model's outputs on all batches, or until ``go_on`` says no."""
     model.eval()
     progress.start(task, len(batches))
-    found = []
+    found, arrange = [], Arranger()
     for inputs, _ in batches.epoch(0):
-        found.append(model(inputs))
+        found.append(model(arrange(model, inputs)))
         progress.advance()
         if not go_on():
             break

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from snncompress.models.layout import Arranger
 from snncompress.noise.attach import Noise
 from snncompress.noise.branch import Mode
 
@@ -27,7 +28,7 @@ def reestimate(model: nn.Module, noise: Noise | None, batches: Iterable[tuple[Te
         return
     momenta = {norm: norm.momentum for norm in norms}
     before = [{name: buffer.clone() for name, buffer in norm.named_buffers()} for norm in norms]
-    samples = 0
+    samples, arrange = 0, Arranger()
     model.eval()
     for norm in norms:
         norm.reset_running_stats()
@@ -41,7 +42,7 @@ def reestimate(model: nn.Module, noise: Noise | None, batches: Iterable[tuple[Te
             samples += len(inputs)
             for norm in norms:
                 norm.momentum = len(inputs) / samples  # a plain average over the samples
-            model(inputs)
+            model(arrange(model, inputs))
     for norm, buffers in zip(norms, before, strict=True):
         norm.momentum = momenta[norm]
         if norm.num_batches_tracked == 0:  # nothing to gather from: better the old ones than none

@@ -9,6 +9,7 @@ import torch
 from networks import IMAGE, Small, batches_of, randomize
 from torch import Tensor, nn
 
+from snncompress.models.layout import channels_last
 from snncompress.noise.attach import attach
 from snncompress.noise.branch import Mode
 from snncompress.training.batchnorm import BATCHES, reestimate
@@ -79,7 +80,7 @@ def test_hollow_layers_are_seen_under_noise(method: str, options: dict[str, str]
     reestimate(model, noise, batches)
     torch.manual_seed(7)
     with torch.no_grad():
-        made = torch.stack([model.conv1(inputs) for inputs, _ in batches])  # nothing else draws
+        made = torch.stack([model.conv1(channels_last(inputs)) for inputs, _ in batches])  # nothing else draws
     torch.testing.assert_close(model.norm1.running_mean, made.mean((0, 1, 3, 4)), rtol=1e-12, atol=1e-12)
     variances = torch.stack([part.var((0, 2, 3)) for part in made]).mean(0)
     torch.testing.assert_close(model.norm1.running_var, variances, rtol=1e-12, atol=1e-12)
