@@ -55,7 +55,7 @@ def find_dead(
 ) -> Dead:
     """The groups that never fire on the data, at least one group of each family left out.
 
-    Stops looking as soon as every neuron has fired.
+    Stops looking as soon as none can be dead that may go.
 
     Args:
         model: a plain model.
@@ -68,8 +68,12 @@ def find_dead(
         unread: by layer, inputs whose weights are all zero: whatever arrives there is as good as zero.
     """
     watch = _Watch(model, groups if among is None else among, norms, unread or {})
+
+    def worthwhile() -> bool:
+        return watch.narrow() and bool(_removable(groups, watch.candidates, budget))
+
     try:
-        logits = outputs(model, batches, progress, "look for dead neurons", go_on=watch.hopeful)
+        logits = outputs(model, batches, progress, "look for dead neurons", go_on=worthwhile)
     finally:
         watch.stop()
     constants = watch.constants()
@@ -112,8 +116,8 @@ class _Watch:
         for handle in self.handles.values():
             handle.remove()
 
-    def hopeful(self) -> bool:
-        """Whether some neuron may be dead still; looked up after 1, 2, 4, 8, ... batches."""
+    def narrow(self) -> bool:
+        """Counts a batch, and after 1, 2, 4, 8, ... of them drops who has fired; whether some may be dead still."""
         self.batches += 1
         if self.batches & (self.batches - 1) == 0:
             self.candidates = list(self.constants())

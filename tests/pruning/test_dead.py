@@ -72,6 +72,19 @@ def test_nobody_looks_on_once_every_neuron_has_fired() -> None:
     assert len(found.logits) == 9
 
 
+def test_nobody_looks_on_where_the_dead_must_stay() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 2))
+    with torch.no_grad():
+        model[1].bias[:3] = -100.0
+    graph = trace_channels(model, IMAGE)
+    groups = find_groups(graph)
+    costs = CostModel(model, IMAGE, graph, groups)
+    for round_to, gone, seen in ((4, 0, 1), (2, 2, 9)):
+        budget = make_budget(costs, Targets(), costs.full, {"1": 1}, 1, round_to)
+        found = find_dead(model, groups, {}, batches_of(*torch.randn(9, 50, *IMAGE)), Progress(), budget)
+        assert (len(found.groups), len(found.logits)) == (gone, seen)
+
+
 class Chain(nn.Module):
     def __init__(self) -> None:
         super().__init__()
