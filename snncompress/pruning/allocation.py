@@ -59,6 +59,7 @@ def trim(budget: Budget, widths: Widths, rates: Rates) -> Widths:
     family of a higher shrink rate loses more easily). What others were worth is computed again when it is their turn.
     """
     widths, missed, queue = dict(widths), list[str](), list[tuple[float, str]]()
+    limits = budget.targets.given()
     cost = budget.costs(widths)
     while over := budget.targets.missed(cost):
         if over != missed:
@@ -69,7 +70,9 @@ def trim(budget: Budget, widths: Widths, rates: Rates) -> Widths:
             continue
         narrower = {**widths, name: min(below, budget.snap(name, TRIM * width))}
         lower = budget.costs(narrower)
-        saved = sum(math.log(getattr(cost, kind) / getattr(lower, kind)) for kind in missed)
+        saved = sum(
+            math.log(getattr(cost, kind) / max(getattr(lower, kind), limits[kind])) for kind in missed
+        )  # no more than is asked for
         worth = saved * rates[name] / math.log(width / narrower[name])
         if not queue or worth >= -queue[0][0]:
             widths, cost = narrower, lower

@@ -108,6 +108,13 @@ def test_a_tight_target_is_paid_for_where_it_is_spent() -> None:
     assert flops[1] > 1.5 * flops[0]  # what shrinking alike to that size would give away
 
 
+def test_a_target_that_is_missed_by_little_takes_little() -> None:
+    targets = budget("lenet5", Targets(flops=61_000)), budget("lenet5", Targets(flops=61_000, memory=1775))
+    alone, both = (shrink_to(each, alike(each)) for each in targets)
+    assert COSTS["lenet5"](alone).memory == 1792
+    assert alone["conv1"] == both["conv1"] == 2  # half of it would be far more than is asked for
+
+
 def test_faster_rates_give_narrower_layers() -> None:
     tenth = budget("lenet5", Targets(flops=229_300))
     even, uneven = shrink_to(tenth, alike(tenth)), shrink_to(tenth, {"conv1": 1.0, "conv2": 3.0, "fc1": 1.0})
