@@ -12,12 +12,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks.commands import epochs_seen, snncompress
+from benchmarks.commands import MNIST_TRAINED, SHIFT, epochs_seen, snncompress
 
 PLAIN_EPOCHS, NOISY_EPOCHS, FINAL_EPOCHS = 6, 12, 60
-TRAINED = 54_000  # images: a tenth is for validation
 LR = "0.003"  # of the small networks: on validation data better than 0.001
-SHIFT = ["--augment", "shift"]
 NOISE = ["--method", "se-snn", "--omega", "0.03", *SHIFT, "--epochs", str(NOISY_EPOCHS)]
 FINAL = ["--final-lr", LR, "--final-epochs", str(FINAL_EPOCHS)]
 
@@ -32,7 +30,7 @@ def main() -> None:
     snncompress("train", "lenet5", *data, "--method", "none", *SHIFT, "--epochs", str(PLAIN_EPOCHS), "--out", plain)
     snncompress("train", plain, *NOISE, "--out", noisy)
     snncompress("prune", noisy, "--target-flops", "0.061M", *SHIFT, *FINAL, "--out", small)
-    epochs = str(epochs_seen(Path(small), TRAINED))
+    epochs = str(epochs_seen(Path(small), MNIST_TRAINED))
     snncompress(
         *("train", small, "--from-scratch", "--method", "none", *SHIFT, "--lr", LR),
         *("--epochs", epochs, "--out", scratch),

@@ -86,9 +86,9 @@ class Batches:
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of an epoch from number ``skip`` on; those before it cost nothing and draw nothing."""
-        view = epoch % self.views if self.views else epoch
+        view = epoch if self.views is None else epoch % self.views
         chunks = self._order(self.samples, view).split(self.batch_size)[: len(self)]
-        numbers = self._order(len(self), epoch).tolist() if self.views else range(len(self))
+        numbers = range(len(self)) if self.views is None else self._order(len(self), epoch).tolist()
         numbers = numbers[skip:]
         for number, (images, labels) in zip(numbers, self._fetch([chunks[n] for n in numbers]), strict=True):
             with self._draws(view, number):

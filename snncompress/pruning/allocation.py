@@ -55,8 +55,9 @@ def _end_of_line(budget: Budget, rates: Rates) -> float:
 def trim(budget: Budget, widths: Widths, rates: Rates) -> Widths:
     """Narrows the families that the missed targets are spent on until they are met.
 
-    The next to go is always where the costs fall the most for the share of neurons that is lost (in logarithms; a
-    family of a higher shrink rate loses more easily). What others were worth is computed again when it is their turn.
+    The next to go is always where the costs fall the most, no further than to their targets, for the share of neurons
+    that is lost (in logarithms; a family of a higher shrink rate loses more easily). What others were worth is computed
+    again when it is their turn.
     """
     widths, missed, queue = dict(widths), list[str](), list[tuple[float, str]]()
     limits = budget.targets.given()
@@ -70,9 +71,7 @@ def trim(budget: Budget, widths: Widths, rates: Rates) -> Widths:
             continue
         narrower = {**widths, name: min(below, budget.snap(name, TRIM * width))}
         lower = budget.costs(narrower)
-        saved = sum(
-            math.log(getattr(cost, kind) / max(getattr(lower, kind), limits[kind])) for kind in missed
-        )  # no more than is asked for
+        saved = sum(math.log(getattr(cost, kind) / max(getattr(lower, kind), limits[kind])) for kind in missed)
         worth = saved * rates[name] / math.log(width / narrower[name])
         if not queue or worth >= -queue[0][0]:
             widths, cost = narrower, lower

@@ -67,13 +67,10 @@ def find_dead(
         among: looks at these groups only.
         unread: by layer, inputs whose weights are all zero: whatever arrives there is as good as zero.
     """
-    watch = _Watch(model, groups if among is None else among, norms, unread or {})
-
-    def worthwhile() -> bool:
-        return watch.narrow() and bool(_removable(groups, watch.candidates, budget))
-
+    among = groups if among is None else among
+    watch = _Watch(model, among, norms, unread or {}, lambda dead: bool(_removable(groups, dead, budget)))
     try:
-        logits = outputs(model, batches, progress, "look for dead neurons", go_on=worthwhile)
+        logits = outputs(model, batches, progress, "look for dead neurons", go_on=watch.hopeful)
     finally:
         watch.stop()
     constants = watch.constants()
@@ -91,8 +88,10 @@ class _Watch:
         groups: Sequence[Group],
         norms: Mapping[str, str | None],
         unread: Mapping[str, set[int]],
+        removable: Callable[[list[Group]], bool],
     ) -> None:
         self.unread = unread
+        self.removable = removable
         names = sorted({name for group in groups for name, _ in group.inputs})
         modules = {name: model.get_submodule(name) for name in names}
         self.readers = {name: module for name, module in modules.items() if getattr(module, "groups", 1) == 1}
@@ -116,14 +115,16 @@ class _Watch:
         for handle in self.handles.values():
             handle.remove()
 
-    def narrow(self) -> bool:
-        """Counts a batch, and after 1, 2, 4, 8, ... of them drops who has fired; whether some may be dead still."""
+    def hopeful(self) -> bool:
+        """Whether some neuron may be dead still, and may go then; looked up after 1, 2, 4, 8, ... batches."""
         self.batches += 1
         if self.batches & (self.batches - 1) == 0:
             self.candidates = list(self.constants())
             asked = {name for group in self.candidates for name, _ in group.inputs}
             for name in self.handles.keys() - asked:  # all that it reads has fired
                 self.handles.pop(name).remove()
+            if not self.removable(self.candidates):
+                self.candidates = []
         return bool(self.candidates)
 
     def constants(self) -> dict[Group, dict[Place, float]]:

@@ -31,7 +31,7 @@ from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import Targets, parse_latency, targets_of
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
-from snncompress.training.distillation import DistillOptions, Teacher
+from snncompress.training.distillation import DistillOptions, hear
 from snncompress.training.feed import Cursor, Feed, UserBatches, count_examples, make_feed, pick_device, task_of
 from snncompress.training.learner import Learner, Loss
 from snncompress.training.options import TrainOptions
@@ -153,7 +153,7 @@ def _prepare(
         noise.to(chosen).detach()
     if options.finetune_noise and noise is None:
         raise UsageError("--finetune-noise needs a run that was trained with noise; run `snncompress train` first")
-    heard = None if teacher is None else Teacher(teacher, run, distill, chosen, remember=bool(training.views))
+    heard = hear(teacher, run, distill, training, chosen)
     tuned = noise if options.finetune_noise else None
     learner = Learner(model, tuned, training, loss, heard, sparse=run.sparse, task=run.task)
     subject = Subject(learner, noise, run.input_shape, keep=options.keep, posterior=run.posterior)

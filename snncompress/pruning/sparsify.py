@@ -25,7 +25,7 @@ from snncompress.registry import load
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
 from snncompress.storage import Storage
-from snncompress.training.distillation import DistillOptions, Teacher
+from snncompress.training.distillation import DistillOptions, Teacher, hear
 from snncompress.training.feed import UserBatches, make_feed, pick_device, task_of
 from snncompress.training.learner import Learner, Loss
 from snncompress.training.options import TrainOptions
@@ -94,7 +94,7 @@ def _make_pruner(
     """What pruning begins with; what makes no sense is refused."""
     chosen = pick_device(device)
     torch.manual_seed(training.seed)
-    heard = None if teacher is None else Teacher(teacher, run, distill, chosen, remember=bool(training.views))
+    heard = hear(teacher, run, distill, training, chosen)
     subject = make_subject(run, training, chosen, loss=loss, teacher=heard, keep=options.keep)
     criterion = pick_weight_criterion(options.criterion, subject.noise, run.posterior)
     _check(run, options, criterion)

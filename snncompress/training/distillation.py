@@ -27,6 +27,7 @@ from snncompress.errors import UsageError
 from snncompress.models.layers import match_layers
 from snncompress.models.layout import Arranger
 from snncompress.run import Run
+from snncompress.training.options import TrainOptions
 
 DRAWS = 10  # samples of a teacher that predicts by averaging: more change its probabilities little
 
@@ -135,6 +136,15 @@ class Teacher:
                 )
             distances.append(F.mse_loss(ours, theirs) / theirs.square().mean())
         return torch.stack(distances).mean()
+
+
+def hear(
+    teacher: Run | None, student: Run, options: DistillOptions, training: TrainOptions, device: torch.device
+) -> Teacher | None:
+    """The teacher of a training, if it has one; it remembers what it said where views of the images come again."""
+    if teacher is None:
+        return None
+    return Teacher(teacher, student, options, device, remember=training.views is not None)
 
 
 def to_record(teacher: Run | None, options: DistillOptions) -> dict[str, Any] | None:

@@ -26,7 +26,7 @@ from snncompress.run_folder import RunFolder
 from snncompress.training.adversarial import AdversarialOptions, Attacker
 from snncompress.training.batchnorm import reestimate
 from snncompress.training.correcting import check_combination, correct
-from snncompress.training.distillation import DistillOptions, Teacher, to_record
+from snncompress.training.distillation import DistillOptions, hear, to_record
 from snncompress.training.feed import (
     AnyBatches,
     Cursor,
@@ -111,7 +111,7 @@ def train(
         progress.message(f"the variances of layer {run.hollow[0]} are dropped; training starts from its mean, zero")
     feed = make_feed(data, validation, options, run.normalization, chosen)
     distill = distill or DistillOptions()
-    guide = None if teacher is None else Teacher(teacher, run, distill, chosen, remember=bool(options.views))
+    guide = hear(teacher, run, distill, options, chosen)
     corrected = None
     if correction is not None:
         check_combination(correction, teacher, posterior=posterior is not None, own_loss=loss is not None)
