@@ -5,6 +5,7 @@ Random numbers come from the default generator of the images' device, which a ru
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 SHIFT_PIXELS = 2  # digits keep about four empty pixels on each side
 CROP_PIXELS = 4  # the customary padding for CIFAR
+# how far `affine` goes: degrees, and shares of the image's side
+TURN, STRETCH, SHEAR, MOVE = 8.0, 0.08, 0.1, 0.04
 
 
 def none(images: Tensor) -> Tensor:
@@ -31,7 +34,26 @@ def crop_flip(images: Tensor) -> Tensor:
     return mirror(_random_translation(images, CROP_PIXELS), mirrored)
 
 
-AUGMENTATIONS: dict[str, Callable[[Tensor], Tensor]] = {"none": none, "shift": shift, "crop-flip": crop_flip}
+def affine(images: Tensor) -> Tensor:
+    """Turns, stretches, shears and moves each image a little, between pixels; what comes in is background (0)."""
+    count = len(images)
+
+    def draw(reach: float, *shape: int) -> Tensor:
+        return (2 * torch.rand(count, *shape, device=images.device) - 1) * reach
+
+    angle = draw(math.radians(TURN))
+    turned = torch.stack((angle.cos(), -angle.sin(), angle.sin(), angle.cos()), 1).view(count, 2, 2)
+    turned = turned / (1 + draw(STRETCH, 2, 1))
+    turned[:, 0, 1] += draw(SHEAR)
+    return warp(images, torch.cat((turned, draw(2 * MOVE, 2, 1)), 2))
+
+
+AUGMENTATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": none,
+    "shift": shift,
+    "affine": affine,
+    "crop-flip": crop_flip,
+}
 
 
 def translate(images: Tensor, down: Tensor, right: Tensor, reach: int) -> Tensor:
@@ -46,6 +68,13 @@ def translate(images: Tensor, down: Tensor, right: Tensor, reach: int) -> Tensor
     starts = (planes + rows) * padded_width + (reach - right).view(-1, 1, 1)  # (B, C, H)
     runs = padded.flatten().unfold(0, width, 1)  # (pixels, W), a view
     return runs.index_select(0, starts.flatten()).view(images.shape)
+
+
+def warp(images: Tensor, maps: Tensor) -> Tensor:
+    """Images whose point p is the original's ``maps`` · (p, 1), from −1 to 1 in each direction: (B, 2, 3), bilinear."""
+    grid = F.affine_grid(maps, list(images.shape), align_corners=False)
+    moved = F.grid_sample(images.to(maps.dtype), grid, align_corners=False)
+    return (moved if images.is_floating_point() else moved.round()).to(images.dtype)
 
 
 def mirror(images: Tensor, mirrored: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from snncompress.data.augment import AUGMENTATIONS, mirror, translate
+from snncompress.data.augment import AUGMENTATIONS, mirror, translate, warp
 
 
 def digits(dtype: torch.dtype = torch.uint8, channels: int = 2) -> Tensor:
@@ -69,6 +69,7 @@ def test_every_augmentation_runs_on_its_images_device(name: str) -> None:
 def test_none_is_the_identity_and_the_others_move_something() -> None:
     assert torch.equal(AUGMENTATIONS["none"](digits()), digits())
     assert not torch.equal(AUGMENTATIONS["shift"](digits()), digits())
+    assert not torch.equal(AUGMENTATIONS["affine"](digits()), digits())
     assert not torch.equal(AUGMENTATIONS["crop-flip"](digits()), digits())
 
 
@@ -88,3 +89,36 @@ def test_crop_flip_reaches_four_pixels_and_mirrors_about_half() -> None:
     assert set(columns.tolist()) == set(range(2, 11))
     mirrored = (result == 1).flatten(1).int().argmax(1) > (result == 2).flatten(1).int().argmax(1)
     assert 150 < int(mirrored.sum()) < 350
+
+
+def maps(*rows: tuple[float, float, float]) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float32).expand(6, 2, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_warp_by_nothing_is_the_identity(dtype: torch.dtype) -> None:
+    warped = warp(digits(dtype), maps((1, 0, 0), (0, 1, 0)))
+    torch.testing.assert_close(warped, digits(dtype), rtol=1e-5, atol=1e-3)
+
+
+def test_warp_turns_by_a_right_angle_and_moves_by_a_pixel() -> None:
+    images = digits(torch.float32)[:, :, :, :7]
+    turned = warp(images, maps((0, -1, 0), (1, 0, 0)))
+    torch.testing.assert_close(turned, images.rot90(1, (2, 3)), rtol=1e-5, atol=1e-3)
+    moved = warp(images, maps((1, 0, 2 / 7), (0, 1, 0)))  # from −1 to 1 are 7 pixels
+    torch.testing.assert_close(moved[..., :-1], images[..., 1:], rtol=1e-5, atol=1e-3)
+    assert moved[..., -1].abs().max() < 1e-3
+
+
+def test_affine_moves_a_little_and_keeps_what_an_image_shows() -> None:
+    images = torch.zeros(500, 1, 28, 28)
+    images[:, :, 9:19, 12:16] = 1  # a stroke with an empty border
+    result = AUGMENTATIONS["affine"](images)
+    assert 0 <= result.min() <= result.max() <= 1
+    places = torch.arange(28.0)
+    mass = result.sum((1, 2, 3))
+    assert ((mass > 0.8 * 40) & (mass < 1.25 * 40)).all()
+    for axis in (2, 3):
+        moved = (result.sum((1, 5 - axis)) * places).sum(1) / mass - 13.5
+        assert abs(float(moved.mean())) < 0.1
+        assert 0.8 < float(moved.abs().max()) < 1.5  # 4% of 28 pixels, and what stretching adds
