@@ -22,7 +22,7 @@ lint: .venv/installed
 	$(BIN)/mypy
 
 benchmark: .venv/installed
-	$(BIN)/python -m benchmarks.mnist_lenet5
+	$(BIN)/python -m benchmarks.tables all --quick
 
 clean:
 	rm -rf .venv build dist demo
