@@ -169,7 +169,7 @@ def main() -> None:
     small = ours(arguments.out, arguments.data_root, clock)
 
     dataset = library.load_data("mnist", root=arguments.data_root)
-    between = json.loads((arguments.out / "cut" / "run.json").read_text())["config"]["training"]
+    between = load(arguments.out / "cut").config["training"]
     options = [TrainOptions(augment=each["augment"], batch_size=each["batch_size"]) for each in (between, small.config)]
     first, last = (make_feed(dataset, None, each, start.normalization, pick_device("auto")) for each in options)
     points = json.loads((arguments.out / "cut" / "curve.json").read_text())

@@ -138,7 +138,7 @@ def prune(
     optimizer: o.Optimizer = TrainOptions.optimizer,
     schedule: o.LearningSchedule = TrainOptions.schedule,
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
-    augment: Annotated[str, typer.Option(help="none, shift, affine or crop-flip.")] = TrainOptions.augment,
+    augment: o.Augment = TrainOptions.augment,
     views: o.Views = TrainOptions.views,
     seed: Annotated[
         int, typer.Option(help="Of the order of the images, the noise, the candidates.")

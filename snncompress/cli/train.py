@@ -88,7 +88,7 @@ def train(
     optimizer: o.Optimizer = TrainOptions.optimizer,
     schedule: o.LearningSchedule = TrainOptions.schedule,
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
-    augment: Annotated[str, typer.Option(help="none, shift, affine or crop-flip.")] = TrainOptions.augment,
+    augment: o.Augment = TrainOptions.augment,
     views: o.Views = TrainOptions.views,
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Forget the weights: the shape of a run with new ones.")

@@ -149,3 +149,13 @@ def test_the_second_data_set_is_not_tuned() -> None:
     assert [step.words for step in second.steps] == [
         tuple("fashion-mnist" if word == "mnist" else word for word in step.words) for step in first.steps
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"),
+    [("lenet5-plain", "lenet5-mnist"), ("lenet300-plain", "lenet300-sparse"), ("lenet5-tiny", "lenet5-mnist")],
+)
+def test_recipes_begin_with_the_same_steps(name: str, whole: str) -> None:
+    first, second = ([step.words for step in find_zoo(entry).recipe.steps] for entry in (name, whole))
+    same = min(len(first), len(second) - 1)  # the last one is the network from new weights
+    assert first[:same] == second[:same]
