@@ -29,7 +29,7 @@ from snncompress.run import Run
 from snncompress.run_files import load
 from snncompress.training.feed import EVALUATION_BATCH, pick_device
 from snncompress.zoo.entries import find_zoo
-from snncompress.zoo.recipe import Figures, mean_and_spread, show_errors
+from snncompress.zoo.recipe import Figures, show_errors
 
 TEST = "test"
 ROUNDING = 2  # images: other machines round differently, and a class may tip
@@ -175,14 +175,11 @@ def state(
     scratch: Sequence[Measured] = (),
 ) -> Figures:
     """The figures of a recipe from what its runs, one a seed, were measured to be; the first is the one to store."""
-    errors = [result.error for result in results]
-    (mean, spread), first = mean_and_spread(errors), results[0]
+    first = results[0]
     return Figures(
         split=split,
-        error=round(mean, 4),
-        spread=round(spread, 4),
         seeds=tuple(seeds),
-        errors=tuple(round(error, 4) for error in errors),
+        errors=tuple(round(result.error, 4) for result in results),
         weights=first.weights,
         weights_percent=round(first.weights_percent, 4),
         flops=first.flops,

@@ -19,7 +19,7 @@
     checkpoint = "resnet20-12fca82f.th from https://..."
 
     [figures]                       # written by python -m benchmarks.store_zoo
-    error = 0.93
+    errors = [0.93]
     ...
 
 Nothing here needs torch, so that ``zoo list`` answers at once.
@@ -66,10 +66,8 @@ class Figures:
 
     Attributes:
         split: the images that the error is the error of.
-        error: mean over the seeds, in the task's unit.
-        spread: how far the seed that is farthest from the mean is from it.
         seeds: of the runs.
-        errors: of the run of each seed.
+        errors: of the run of each seed, in the task's unit.
         weights: non-zero weights of the first seed's run, as are all numbers below.
         weights_percent: the same, of the original model's.
         flops: multiplications for one image.
@@ -85,8 +83,6 @@ class Figures:
     """
 
     split: str
-    error: float
-    spread: float
     seeds: tuple[int, ...]
     errors: tuple[float, ...]
     weights: int
@@ -101,6 +97,16 @@ class Figures:
     original_errors: tuple[float, ...] = ()
     scratch_errors: tuple[float, ...] = ()
     task: str = "classification"
+
+    @property
+    def error(self) -> float:
+        """Mean of ``errors``."""
+        return mean_and_spread(self.errors)[0]
+
+    @property
+    def spread(self) -> float:
+        """How far the seed that is farthest from the mean is from it."""
+        return mean_and_spread(self.errors)[1]
 
     @property
     def original(self) -> tuple[float, float] | None:

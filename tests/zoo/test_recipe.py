@@ -27,7 +27,7 @@ train mlp --checkpoint {weights} --data mnist-sample
 [files]
 weights = "mlp.pth from somewhere"
 """
-FIGURES = Figures("test", 5.25, 0.5, (0, 1), (5.0, 5.5), 100, 10.0, 1000, 5.0, 20, 2.5, 12.5, 900, 20)
+FIGURES = Figures("test", (0, 1), (5.0, 5.5), 100, 10.0, 1000, 5.0, 20, 2.5, 12.5, 900, 20)
 
 
 def write(folder: Path, text: str) -> Path:
@@ -57,6 +57,7 @@ def test_figures_are_read_as_they_were_written(tmp_path: Path) -> None:
     text = with_figures(TEXT, FIGURES)
     recipe = read_recipe(write(tmp_path, text))
     assert recipe.figures == FIGURES
+    assert (FIGURES.error, FIGURES.spread) == (5.25, 0.25)
     assert recipe.steps == read_recipe(write(tmp_path, TEXT)).steps
     assert with_figures(text, FIGURES) == text
     between = TEXT.replace("[files]", f"[figures]\n{FIGURES.to_toml()}[files]")
