@@ -44,6 +44,7 @@ COLUMNS = {
     "flops": ("FLOPs, M", ".3f"),
     "memory": ("memory, %", ".2f"),
     "error": ("error, %", ".2f"),
+    "error_before": ("validation error before the last fine-tuning, %", ".2f"),
     "validation_error": ("validation error, %", ".2f"),
     "sparsity": ("zeros a layer, %", ""),
     "ratio": ("all : kept", ".0f"),
