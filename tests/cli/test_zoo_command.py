@@ -81,7 +81,7 @@ def test_verify(zoo: Path, call: Any, capsys: pytest.CaptureFixture[str]) -> Non
     file = zoo / "tiny" / "recipe.toml"
     text = file.read_text()
     error = result["checks"][0]["stated"]
-    file.write_text(text.replace(f"error = {error}\n", f"error = {error + 1}\n"))
+    file.write_text(text.replace(f"errors = [{error}]\n", f"errors = [{error + 1}]\n"))
     try:
         assert run_command(["zoo", "verify", "tiny"]) == 1
         out, err = capsys.readouterr()
