@@ -77,37 +77,37 @@ def curve(out: Path, name: str, seed: int) -> list[dict[str, Any]]:
     return points
 
 
-def measure(out: Path, name: str) -> dict[str, str]:
-    """The row of a criterion, or of the network from new weights, which nothing was removed from."""
-    validation, test = (show(errors(out, name, split)) for split in ("validation", "test"))
-    found = {"method": name, "validation_error": validation, "error": test}
+def measure(out: Path, name: str) -> dict[str, list[float]]:
+    """Errors of a criterion, or of the network from new weights, which nothing was removed from; one a seed."""
+    found = {"validation_error": errors(out, name, "validation"), "error": errors(out, name, "test")}
     if name != SCRATCH:
-        found["error_before"] = show([curve(out, name, seed)[-2]["error"] for seed in range(SEEDS)])
+        found["error_before"] = [curve(out, name, seed)[-2]["error"] for seed in range(SEEDS)]
     return found
 
 
-def draw(out: Path) -> None:
+def draw(out: Path, measured: dict[str, dict[str, list[float]]]) -> None:
     """A dot a seed: validation error before the last fine-tuning, and test error after it, sorted by the latter."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    after = {name: errors(out, name, "test") for name in [*CRITERIA, SCRATCH]}
-    names = sorted(after, key=lambda name: -statistics.mean(after[name]))
-    before = {name: [curve(out, name, seed)[-2]["error"] for seed in range(SEEDS)] for name in CRITERIA}
+    names = sorted(measured, key=lambda name: -statistics.mean(measured[name]["error"]))
     figure = Figure(figsize=(7.5, 3.8), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(1, 2, sharey=True)
-    titles = "Target met (validation error, %)", f"After {FINAL_EPOCHS} more epochs (test error, %)"
-    for axes, title, found in zip(panels, titles, (before, after), strict=True):
-        for place, name in enumerate(names):
-            values = found.get(name, [])
+    titles = {
+        "error_before": "Target met (validation error, %)",
+        "error": f"After {FINAL_EPOCHS} more epochs (test error, %)",
+    }
+    for axes, (column, title) in zip(panels, titles.items(), strict=True):
+        found = [measured[name].get(column, []) for name in names]
+        for place, (name, values) in enumerate(zip(names, found, strict=True)):
             color = "#888888" if name in ("random", SCRATCH) else "#0072b2"
             axes.plot(values, [place] * len(values), "o", color=color, alpha=0.6)
             if values:
                 axes.plot(statistics.mean(values), place, "|", color=color, markersize=16, markeredgewidth=2)
         axes.set_title(title, loc="left", fontsize="medium")
         axes.set_yticks(range(len(names)), names)
-        axes.set_xlim(0, 1.08 * max(value for values in found.values() for value in values))
+        axes.set_xlim(0, 1.08 * max(value for values in found for value in values))
         axes.grid(True, axis="x", color="#dddddd", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(out / "criteria.png")
@@ -124,10 +124,11 @@ def main() -> None:
         return
     for seed in range(SEEDS):
         scratch(out, seed)
-    rows = [measure(out, name) for name in [*CRITERIA, SCRATCH]]
+    measured = {name: measure(out, name) for name in [*CRITERIA, SCRATCH]}
+    rows = [{"method": name} | {key: show(each) for key, each in found.items()} for name, found in measured.items()]
     if arguments.store:
         stored.write(TABLE, rows, range(SEEDS))
-    draw(out)
+    draw(out, measured)
     columns = published_tables()[TABLE]["columns"]
     cells = [[row["method"], *(row.get(column, UNKNOWN) for column in columns)] for row in rows]
     header = ["criterion", *(COLUMNS[column][0] for column in columns)]
