@@ -5,9 +5,9 @@
 Every criterion starts from the same SE-SNN run (that of the zoo's lenet5-mnist), those of the weights' posterior from
 a sparse-vd run of the same plain network. All layers shrink alike to the same widths, with the same fine-tuning, so
 that only the ranking differs. Beside them stands the same shape trained from new weights for as many epochs. Prints
-validation errors before and after the last fine-tuning and test errors, mean and spread over the seeds, and draws the
-errors on the way. bn-scale needs batch norms, which LeNet-5 does not have. Three minutes of one core a criterion and
-seed; what is there already is not trained again.
+validation errors before and after the last fine-tuning and test errors, mean and spread over the seeds, and draws
+them. bn-scale needs batch norms, which LeNet-5 does not have. Three minutes of one core a criterion and seed; what is
+there already is not trained again.
 """
 
 from __future__ import annotations

@@ -109,16 +109,18 @@ def test_taylor_uses_the_users_loss() -> None:
 
 
 class InPlace(nn.Module):
-    """Works in place on what a layer gave and reads it at the end; one of its modules gives no tensor."""
+    """Works in place on what layers gave and reads it at the end; one of its modules gives no tensor."""
 
     def __init__(self) -> None:
         super().__init__()
         self.conv1, self.conv2 = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 5, 3)
         self.pool = nn.MaxPool2d(2, return_indices=True)
         self.fc1, self.fc2 = nn.Linear(4, 4), nn.Linear(5, 4)
+        self.swish = nn.Hardswish(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
         first = self.conv1(x).mul_(2)
+        self.swish(first)  # in place: what it returns is not needed
         last = self.fc2(self.pool(self.conv2(first))[0].mean((2, 3)))
         return self.fc1(first.mean((2, 3))) + last  # type: ignore[no-any-return]
 

@@ -55,8 +55,10 @@ class _Memory:
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if self.readers is None:
+                before = _versions(args)
                 output = compute(*args, **kwargs)
-                self.given.append(_Given(output))
+                # What works in place must do so every time: others may read what it was given.
+                self.given.append(_Given(output if _versions(args) == before else None))
                 return output
             if module in self.readers:
                 self.calls = len(self.given)
@@ -67,6 +69,11 @@ class _Memory:
             return compute(*args, **kwargs) if given.kept is None else given.again()
 
         return forward
+
+
+def _versions(args: tuple[Any, ...]) -> list[int]:
+    """How often each tensor has been changed in place."""
+    return [arg._version for arg in args if isinstance(arg, Tensor)]
 
 
 class _Given:
