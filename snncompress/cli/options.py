@@ -130,7 +130,7 @@ DistillLayers = Annotated[
     list[str] | None,
     typer.Option(help="A layer (or glob) whose outputs are learned from the teacher, too; repeatable."),
 ]
-Augment = Annotated[str, typer.Option(help="none, shift, affine or crop-flip.")]
+Augment = Annotated[str, typer.Option(help="none, shift, affine, elastic or crop-flip.")]
 Views = Annotated[
     int | None,
     typer.Option(

@@ -16,6 +16,8 @@ SHIFT_PIXELS = 2  # digits keep about four empty pixels on each side
 CROP_PIXELS = 4  # the customary padding for CIFAR
 # how far `affine` goes: degrees, and shares of the image's side
 TURN, STRETCH, SHEAR, MOVE = 8.0, 0.08, 0.1, 0.04
+# `elastic` moves the knots of a net over the image: how many a side, and how far, as a share of the image's side
+KNOTS, BEND = 6, 0.02
 
 
 def none(images: Tensor) -> Tensor:
@@ -36,22 +38,22 @@ def crop_flip(images: Tensor) -> Tensor:
 
 def affine(images: Tensor) -> Tensor:
     """Turns, stretches, shears and moves each image a little, between pixels; what comes in is background (0)."""
-    count = len(images)
+    return warp(images, _random_maps(images))
 
-    def draw(reach: float, *shape: int) -> Tensor:
-        return (2 * torch.rand(count, *shape, device=images.device) - 1) * reach
 
-    angle = draw(math.radians(TURN))
-    turned = torch.stack((angle.cos(), -angle.sin(), angle.sin(), angle.cos()), 1).view(count, 2, 2)
-    turned = turned / (1 + draw(STRETCH, 2, 1))
-    turned[:, 0, 1] += draw(SHEAR)
-    return warp(images, torch.cat((turned, draw(2 * MOVE, 2, 1)), 2))
+def elastic(images: Tensor) -> Tensor:
+    """Also bends each image, as if it were printed on rubber (Simard, Steinkraus, Platt, ICDAR 2003)."""
+    maps = _random_maps(images)
+    knots = torch.randn(len(images), 2, KNOTS, KNOTS, device=images.device) * 2 * BEND
+    bends = F.interpolate(knots, images.shape[2:], mode="bicubic", align_corners=True)
+    return warp(images, maps, bends)
 
 
 AUGMENTATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": none,
     "shift": shift,
     "affine": affine,
+    "elastic": elastic,
     "crop-flip": crop_flip,
 }
 
@@ -70,9 +72,17 @@ def translate(images: Tensor, down: Tensor, right: Tensor, reach: int) -> Tensor
     return runs.index_select(0, starts.flatten()).view(images.shape)
 
 
-def warp(images: Tensor, maps: Tensor) -> Tensor:
-    """Images whose point p is the original's ``maps`` · (p, 1), from −1 to 1 in each direction: (B, 2, 3), bilinear."""
-    grid = F.affine_grid(maps, list(images.shape), align_corners=False)
+def warp(images: Tensor, maps: Tensor, bends: Tensor | None = None) -> Tensor:
+    """Images whose point p is the original's ``maps`` · (p, 1) + ``bends``, from −1 to 1 in each direction, bilinear.
+
+    Args:
+        images: (B, C, H, W).
+        maps: (B, 2, 3).
+        bends: (B, 2, H, W), right and down; none by default.
+    """
+    grid = F.affine_grid(maps, list(images.shape), align_corners=False)  # (B, H, W, 2)
+    if bends is not None:
+        grid = grid + bends.permute(0, 2, 3, 1)
     moved = F.grid_sample(images.to(maps.dtype), grid, align_corners=False)
     return (moved if images.is_floating_point() else moved.round()).to(images.dtype)
 
@@ -80,6 +90,20 @@ def warp(images: Tensor, maps: Tensor) -> Tensor:
 def mirror(images: Tensor, mirrored: Tensor) -> Tensor:
     """Swaps left and right of those images for which ``mirrored`` is true."""
     return torch.where(mirrored.view(-1, 1, 1, 1), images.flip(3), images)
+
+
+def _random_maps(images: Tensor) -> Tensor:
+    """A small turn, stretch, shear and move for each image: (B, 2, 3)."""
+    count = len(images)
+
+    def draw(reach: float, *shape: int) -> Tensor:
+        return (2 * torch.rand(count, *shape, device=images.device) - 1) * reach
+
+    angle = draw(math.radians(TURN))
+    turned = torch.stack((angle.cos(), -angle.sin(), angle.sin(), angle.cos()), 1).view(count, 2, 2)
+    turned = turned / (1 + draw(STRETCH, 2, 1))
+    turned[:, 0, 1] += draw(SHEAR)
+    return torch.cat((turned, draw(2 * MOVE, 2, 1)), 2)
 
 
 def _random_translation(images: Tensor, reach: int) -> Tensor:

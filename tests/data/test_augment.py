@@ -70,6 +70,7 @@ def test_none_is_the_identity_and_the_others_move_something() -> None:
     assert torch.equal(AUGMENTATIONS["none"](digits()), digits())
     assert not torch.equal(AUGMENTATIONS["shift"](digits()), digits())
     assert not torch.equal(AUGMENTATIONS["affine"](digits()), digits())
+    assert not torch.equal(AUGMENTATIONS["elastic"](digits()), digits())
     assert not torch.equal(AUGMENTATIONS["crop-flip"](digits()), digits())
 
 
@@ -108,6 +109,32 @@ def test_warp_turns_by_a_right_angle_and_moves_by_a_pixel() -> None:
     moved = warp(images, maps((1, 0, 2 / 7), (0, 1, 0)))  # from −1 to 1 are 7 pixels
     torch.testing.assert_close(moved[..., :-1], images[..., 1:], rtol=1e-5, atol=1e-3)
     assert moved[..., -1].abs().max() < 1e-3
+
+
+def test_warp_moves_every_point_by_its_own_bend() -> None:
+    images = digits(torch.float32)
+    bends = torch.zeros(6, 2, 7, 9)
+    bends[:, 0, :3] = 2 / 9  # the upper rows show what is a pixel to the right, the others what is a pixel below
+    bends[:, 1, 3:] = 2 / 7
+    bent = warp(images, maps((1, 0, 0), (0, 1, 0)), bends)
+    torch.testing.assert_close(bent[:, :, :3, :-1], images[:, :, :3, 1:], rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(bent[:, :, 3:-1], images[:, :, 4:], rtol=1e-5, atol=1e-3)
+
+
+def test_elastic_bends_a_straight_edge_and_affine_does_not() -> None:
+    torch.manual_seed(0)
+    images = torch.zeros(100, 1, 28, 28)
+    images[..., :14] = 1
+    rows = torch.arange(6.0, 22)
+    basis = torch.stack((torch.ones(16), rows), 1)
+
+    def bent(name: str) -> float:
+        edges = AUGMENTATIONS[name](images)[:, 0, 6:22, 2:26].sum(2)  # where the edge is in each row, in pixels
+        lines = edges @ torch.linalg.pinv(basis).T @ basis.T
+        return float((edges - lines).square().mean().sqrt())
+
+    assert bent("affine") < 0.1
+    assert 0.2 < bent("elastic") < 0.6
 
 
 def test_affine_moves_a_little_and_keeps_what_an_image_shows() -> None:
