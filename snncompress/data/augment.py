@@ -45,8 +45,8 @@ def elastic(images: Tensor) -> Tensor:
     """Also bends each image, as if it were printed on rubber (Simard, Steinkraus, Platt, ICDAR 2003)."""
     maps = _random_maps(images)
     knots = torch.randn(len(images), 2, KNOTS, KNOTS, device=images.device) * 2 * BEND
-    bends = F.interpolate(knots, images.shape[2:], mode="bicubic", align_corners=True)
-    return warp(images, maps, bends)
+    down, right = (_between_knots(side, images.device) for side in images.shape[2:])
+    return warp(images, maps, down @ knots @ right.T)
 
 
 AUGMENTATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -80,10 +80,13 @@ def warp(images: Tensor, maps: Tensor, bends: Tensor | None = None) -> Tensor:
         maps: (B, 2, 3).
         bends: (B, 2, H, W), right and down; none by default.
     """
-    grid = F.affine_grid(maps, list(images.shape), align_corners=False)  # (B, H, W, 2)
+    count, _, height, width = images.shape
+    y, x = (((2 * torch.arange(side, device=maps.device) + 1) / side - 1) for side in (height, width))
+    points = torch.stack((x.repeat(height), y.repeat_interleave(width), torch.ones_like(y).repeat_interleave(width)))
+    places = (maps.flatten(0, 1) @ points).view(count, 2, height, width)  # torch's affine_grid is ten times slower
     if bends is not None:
-        grid = grid + bends.permute(0, 2, 3, 1)
-    moved = F.grid_sample(images.to(maps.dtype), grid, align_corners=False)
+        places = places + bends
+    moved = F.grid_sample(images.to(maps.dtype), places.permute(0, 2, 3, 1), align_corners=False)
     return (moved if images.is_floating_point() else moved.round()).to(images.dtype)
 
 
@@ -104,6 +107,12 @@ def _random_maps(images: Tensor) -> Tensor:
     turned = turned / (1 + draw(STRETCH, 2, 1))
     turned[:, 0, 1] += draw(SHEAR)
     return torch.cat((turned, draw(2 * MOVE, 2, 1)), 2)
+
+
+def _between_knots(side: int, device: torch.device) -> Tensor:
+    """Weights of the knots for each pixel along a side, by cubic interpolation: (side, KNOTS)."""
+    knots = torch.eye(KNOTS, device=device).view(1, 1, KNOTS, KNOTS)
+    return F.interpolate(knots, (side, KNOTS), mode="bicubic", align_corners=True)[0, 0]
 
 
 def _random_translation(images: Tensor, reach: int) -> Tensor:
