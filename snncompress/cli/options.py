@@ -140,6 +140,14 @@ Views = Annotated[
         show_default=False,
     ),
 ]
+Mixup = Annotated[
+    float | None,
+    typer.Option(
+        metavar="A",
+        help="Blend each image with another one, by a share of Beta(A, A); 1 makes all shares alike.",
+        show_default=False,
+    ),
+]
 WeightDecay = Annotated[float, typer.Option(help="ℓ2 penalty of the optimizer, not on the noise.")]
 Normalize = Annotated[
     str | None,

@@ -140,6 +140,7 @@ def prune(
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
     augment: o.Augment = TrainOptions.augment,
     views: o.Views = TrainOptions.views,
+    mixup: o.Mixup = TrainOptions.mixup,
     seed: Annotated[
         int, typer.Option(help="Of the order of the images, the noise, the candidates.")
     ] = TrainOptions.seed,
@@ -199,7 +200,7 @@ def prune(
     )  # fmt: skip
     training = TrainOptions(
         lr=lr, batch_size=batch_size, optimizer=optimizer, schedule=schedule, weight_decay=weight_decay,
-        augment=augment, views=views, seed=seed, save_every=save_every,
+        augment=augment, views=views, mixup=mixup, seed=seed, save_every=save_every,
     )  # fmt: skip
     request = Request(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,

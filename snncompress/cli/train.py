@@ -90,6 +90,7 @@ def train(
     weight_decay: o.WeightDecay = TrainOptions.weight_decay,
     augment: o.Augment = TrainOptions.augment,
     views: o.Views = TrainOptions.views,
+    mixup: o.Mixup = TrainOptions.mixup,
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Forget the weights: the shape of a run with new ones.")
     ] = False,
@@ -146,6 +147,7 @@ def train(
         weight_decay=weight_decay,
         augment=augment,
         views=views,
+        mixup=mixup,
         seed=seed,
         save_every=save_every,
     )

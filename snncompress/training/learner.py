@@ -19,6 +19,7 @@ from snncompress.noise.attach import Noise
 from snncompress.noise.branch import Mode
 from snncompress.training.adversarial import Attacker
 from snncompress.training.distillation import Teacher
+from snncompress.training.mixup import blend
 from snncompress.training.options import OptimizerName, TrainOptions
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -97,11 +98,17 @@ class Learner:
             group["lr"] = lr * group["factor"]
         if self.attacker is not None:
             inputs, targets = self._with_attacked(self.attacker, inputs, targets)
+        blended = None
+        if self.options.mixup is not None:
+            blended = blend(inputs, targets, self.options.mixup)
+            inputs = blended.inputs
         if not self.model.training:
             self.model.train()
         with nullcontext() if self.teacher is None else self.teacher.listen(self.model):
             outputs = self.model(self._arrange(self.model, inputs))
         loss = self.loss(outputs, targets)
+        if blended is not None:
+            loss = blended.share * loss + (1 - blended.share) * self.loss(outputs, blended.others)
         if self.teacher is not None:
             loss = self.teacher.mix(loss, outputs, inputs)
         penalty = torch.zeros_like(loss) if self.noise is None else self.noise.penalty()

@@ -127,7 +127,7 @@ def train(
         "correction": None if corrected is None else corrected.record,
         "adversarial": None if adversarial is None else asdict(adversarial),
     }
-    attacker = None if adversarial is None else _attacker(adversarial, run, data, chosen)
+    attacker = None if adversarial is None else _attacker(adversarial, options, run, data, chosen)
     folder = RunFolder(None if out is None else Path(out), command, options.save_every)
     learner = Learner(model, noise, options, loss, guide, sparse=run.sparse, task=run.task, attacker=attacker)
     started = run.successor(config)
@@ -157,10 +157,14 @@ def train(
     return folder.finish(finished)
 
 
-def _attacker(options: AdversarialOptions, run: Run, data: Dataset | UserBatches, device: torch.device) -> Attacker:
+def _attacker(
+    adversarial: AdversarialOptions, options: TrainOptions, run: Run, data: Dataset | UserBatches, device: torch.device
+) -> Attacker:
+    if options.mixup is not None:
+        raise UsageError("--adversarial attacks images as they are; leave --mixup or --adversarial out")
     if not isinstance(data, Dataset):
         raise UsageError("adversarial training must know what pixels are: give a data set of load_data, not batches")
-    return Attacker(options, run.normalization, run.input_shape, device)
+    return Attacker(adversarial, run.normalization, run.input_shape, device)
 
 
 def _continues(run: Run, method: str, layers: Sequence[str] | None) -> bool:

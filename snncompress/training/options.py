@@ -37,6 +37,7 @@ class TrainOptions:
     weight_decay: float = 0.0
     augment: str = "none"
     views: int | None = None  # of every image that augmentation makes, again and again; else always new ones
+    mixup: float | None = None  # a of Beta(a, a), by which images are blended; None: they are not
     seed: int = 0
     save_every: float = 30.0  # seconds between two saves of the state
 
@@ -47,10 +48,13 @@ class TrainOptions:
             ("noise-lr", self.noise_lr, self.noise_lr is None or 0 < self.noise_lr < math.inf, "a number above 0"),
             ("batch-size", self.batch_size, self.batch_size > 0, "1 or more"),
             ("views", self.views, self.views is None or self.views > 0, "1 or more"),
+            ("mixup", self.mixup, self.mixup is None or 0 < self.mixup < math.inf, "a number above 0"),
             ("weight-decay", self.weight_decay, self.weight_decay >= 0, "0 or more"),
         ):
             if not allowed:
                 raise UsageError(f"--{name} {value} is out of range; give {range_}")
+        if self.views is not None and self.mixup is not None:
+            raise UsageError("--mixup blends views that never come again; leave it or --views out")
 
     def rate(self, progress: float) -> float:
         """The learning rate when a share ``progress`` (0 to 1) of the steps is behind."""
