@@ -171,15 +171,27 @@ def _check_same(old: dict[str, Any], new: dict[str, Any]) -> None:
     differing = [
         (f"--{key.replace('_', '-')}", before.get(key), value)
         for key, value in now.items()
-        if before.get(key) != value and key not in FREE
+        if not _alike(before.get(key), value) and key not in FREE
     ]
-    differing += [(words, old.get(entry), new[entry]) for entry, words in COMMON if old.get(entry) != new[entry]]
+    differing += [
+        (words, old.get(entry), new[entry]) for entry, words in COMMON if not _alike(old.get(entry), new[entry])
+    ]
     if differing:
         words, there, here = differing[0]
         if isinstance(there, dict) and isinstance(here, dict):  # only what differs
-            odd = [key for key in {**there, **here} if there.get(key) != here.get(key)]
+            odd = [key for key in {**there, **here} if not _alike(there.get(key), here.get(key))]
             there, here = ({key: value.get(key) for key in odd} for value in (there, here))
         raise UsageError(f"--resume with another {words}: the run has {there}, the command {here}; use the run's")
+
+
+def _alike(there: Any, here: Any) -> bool:
+    """Whether two entries say the same; what was moved together with a run is known by its name."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        return there.keys() == here.keys() and all(_alike(there[key], here[key]) for key in here)
+    if there == here or not isinstance(there, str) or not isinstance(here, str):
+        return bool(there == here)
+    old, new = Path(there), Path(here)
+    return old.is_absolute() and old.name == new.name and not old.exists() and new.exists()
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:

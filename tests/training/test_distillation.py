@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from crashing import assert_same, crash_and_resume, history
+from crashing import CrashError, assert_same, crash_and_resume, crash_at, history
 from small_data import IMAGE, batches, small_data, small_run
 from torch import Tensor, nn
 
@@ -19,6 +20,7 @@ from snncompress import TrainOptions, train
 from snncompress.data.dataset import Dataset, Normalization
 from snncompress.errors import UsageError
 from snncompress.run import Run
+from snncompress.run_files import load, save_run
 from snncompress.training.distillation import DRAWS, DistillOptions, Teacher
 
 OPTIONS = TrainOptions(epochs=2, lr=0.01, batch_size=64, save_every=0)
@@ -176,6 +178,29 @@ def test_resume_needs_the_same_teacher(
             crash_and_resume(lambda given=given, **more: make(**next(given), **more), monkeypatch, tmp_path / "run", 3)
         (tmp_path / "run" / "state.safetensors").unlink()
         (tmp_path / "run").rename(tmp_path / f"old{len(first)}")
+
+
+def test_a_run_that_was_moved_with_its_teacher_goes_on(
+    data: Dataset, plain: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(place: Path, teacher: str = "teacher", **more: Any) -> Run:
+        return train(small_run(), data, OPTIONS, teacher=load(place / teacher), out=place / "run", **more)
+
+    here, there = tmp_path / "here", tmp_path / "there"
+    for name in ("teacher", "other"):
+        (here / name).mkdir(parents=True)
+        save_run(plain, here / name, ())
+    with monkeypatch.context() as patch, pytest.raises(CrashError):  # noqa: PT012
+        crash_at(patch, 3)
+        make(here)
+    shutil.copytree(here, there)
+    with pytest.raises(UsageError, match="--resume with another --distill"):  # which of the two is meant?
+        make(there, resume=True)
+    whole = make(here, resume=True)
+    shutil.rmtree(here)
+    with pytest.raises(UsageError, match="--resume with another --distill"):
+        make(there, "other", resume=True)
+    assert_same(whole, make(there, resume=True))
 
 
 def other_shape() -> Run:
