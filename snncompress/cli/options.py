@@ -144,7 +144,7 @@ Mixup = Annotated[
     float | None,
     typer.Option(
         metavar="A",
-        help="Blend each image with another one, by a share of Beta(A, A); 1 makes all shares alike.",
+        help="Blend each image with another one, by a share of Beta(A, A); with 1 all shares come equally often.",
         show_default=False,
     ),
 ]
