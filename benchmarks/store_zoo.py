@@ -6,7 +6,11 @@ also measures the networks before they were made smaller and those of the same s
 weights, where the recipe names them (`original`, `scratch`), and writes `run.json`, `model.safetensors`,
 `probe.safetensors` and, after pruning, `plan.json` into `model_zoo/NAME`, and `[figures]` into its `recipe.toml`. The
 stored run is that of the first seed, not the best one. What is there already is not made again, so that it can be
-interrupted, or shared between processes by their seeds with --only-run.
+interrupted, or shared between processes by their seeds with --only-run. Later, or on another machine,
+
+    python -m benchmarks.store_zoo lenet5-mnist --seeds 3 4 --add
+
+puts the errors of further seeds beside those of the figures, and leaves the stored run as it is.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from snncompress.cli.screen import Screen
 from snncompress.run_files import load
 from snncompress.zoo.entries import find_zoo
 from snncompress.zoo.measuring import Measured, load_own_data, measure, state
-from snncompress.zoo.storing import store
+from snncompress.zoo.storing import store, write_figures
 
 
 def main() -> None:
@@ -32,8 +36,11 @@ def main() -> None:
     parser.add_argument("--split", default="test", choices=["test", "validation"])
     parser.add_argument("--samples", type=int, help="state the error of so many averaged samples")
     parser.add_argument("--only-run", action="store_true", help="store nothing")
+    parser.add_argument("--add", action="store_true", help="further seeds for an entry that has figures")
     arguments = parser.parse_args()
     entry = find_zoo(arguments.name)
+    if arguments.add and entry.recipe.figures is None:
+        parser.error(f"{entry.name} has no figures yet that seeds could be added to; leave --add out")
     folders = [arguments.out / f"{entry.name}-seed{seed}" for seed in arguments.seeds]
     files = [word for file in arguments.file for word in ("--file", file)]
     for seed, folder in zip(arguments.seeds, folders, strict=True):
@@ -54,7 +61,11 @@ def main() -> None:
         results = measured(entry.recipe.result, arguments.samples)
         beside = measured(entry.recipe.original), measured(entry.recipe.scratch)
     figures = state(arguments.seeds, results, arguments.split, arguments.samples, *beside)
-    store(entry, load(folders[0] / entry.recipe.result), figures, folders[0])
+    if arguments.add:
+        assert entry.recipe.figures is not None  # looked at before anything was made
+        write_figures(entry, entry.recipe.figures.joined(figures))
+    else:
+        store(entry, load(folders[0] / entry.recipe.result), figures, folders[0])
     snncompress("zoo", "verify", entry.name, "--data-root", arguments.data_root)
 
 

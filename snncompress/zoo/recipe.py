@@ -118,6 +118,16 @@ class Figures:
         """Mean and spread of ``scratch_errors``."""
         return mean_and_spread(self.scratch_errors) if self.scratch_errors else None
 
+    def joined(self, more: Figures) -> Figures:
+        """These with the errors of further seeds; costs stay those of the run that is stored."""
+        for seed in set(self.seeds) & set(more.seeds):
+            raise UsageError(f"seed {seed} stands in the figures already; give others")
+        for key in ("split", "samples", "task"):
+            if getattr(self, key) != getattr(more, key):
+                raise UsageError(f"the figures have {key} {getattr(self, key)}, those to add {getattr(more, key)}")
+        lists = ("seeds", "errors", "original_errors", "scratch_errors")
+        return dataclasses.replace(self, **{key: getattr(self, key) + getattr(more, key) for key in lists})
+
     def to_toml(self) -> str:
         """The lines below ``[figures]``."""
         values = dataclasses.asdict(self)

@@ -38,9 +38,14 @@ def store(entry: ZooEntry, run: Run, figures: Figures, out: Path) -> Run:
     for place in _absolute([header(kept, "complete", command), kept.plan]):
         raise RunError(f"{run.path} names {place}, a place on this machine, which does not belong into the zoo")
     stored = save_run(kept, entry.folder, command)
+    write_figures(entry, figures)
+    return stored
+
+
+def write_figures(entry: ZooEntry, figures: Figures) -> None:
+    """Puts figures in place of those that an entry's recipe has."""
     file = entry.folder / RECIPE
     write_bytes(file, with_figures(file.read_text(encoding="utf-8"), figures).encode())
-    return stored
 
 
 def _relative(value: Any, out: Path) -> Any:

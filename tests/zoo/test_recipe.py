@@ -98,3 +98,14 @@ def test_what_makes_no_sense_is_named(tmp_path: Path, old: str, new: str, messag
         read_recipe(write(tmp_path, TEXT.replace(old, new)))
     with pytest.raises(RunError, match=r"recipe\.toml"):
         read_recipe(tmp_path / "gone" / "recipe.toml")
+
+
+def test_further_seeds_stand_beside_the_first_and_change_no_cost() -> None:
+    more = replace(FIGURES, seeds=(2,), errors=(6.0,), weights=99, scratch_errors=(7.0,))
+    joined = replace(FIGURES, scratch_errors=(8.0, 9.0)).joined(more)
+    assert (joined.seeds, joined.errors, joined.scratch_errors) == ((0, 1, 2), (5.0, 5.5, 6.0), (8.0, 9.0, 7.0))
+    assert joined.weights == FIGURES.weights
+    with pytest.raises(UsageError, match="seed 2 stands in the figures already"):
+        joined.joined(more)
+    with pytest.raises(UsageError, match="the figures have split test, those to add validation"):
+        FIGURES.joined(replace(more, split="validation"))
