@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,21 @@ class Followed:
         self.done = 0
 
     def begin(self, resume: bool) -> None:
-        """Takes the folder; one that holds something goes only with ``resume``, and if it was begun alike."""
+        """Takes the folder; one that holds something goes only with ``resume``, and if it was begun alike.
+
+        Steps that were not begun may have changed since.
+        """
         state = self.out / STATE
         if state.is_file() and resume:
             there = read_json(state)
-            for key, value in self.plan.items():
-                if there.get(key) != value:
-                    raise UsageError(f"--resume: {self.out} was begun with another {key}; choose another --out")
             self.done = int(there["done"])
+            for key, value in self.plan.items():
+                if key != "steps" and there.get(key) != value:
+                    raise UsageError(f"--resume: {self.out} was begun with another {key}; choose another --out")
+            pairs = zip(there["steps"], self.plan["steps"], strict=False)
+            for number, (began, asked) in enumerate(islice(pairs, self.done + 1), 1):  # with the one under way
+                if began != asked:
+                    raise UsageError(f"--resume: step {number} was another when {self.out} began; choose another --out")
             return
         if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
             ways = "add --resume to go on, or choose" if state.is_file() else "choose"
