@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from snncompress.cli import run
-from snncompress.zoo.entries import find_zoo
 
 Command = list[str]
 SHIFT = ("--augment", "shift")
@@ -55,14 +54,7 @@ def ensure_run(out: Path, arguments: Command, command: str = "train") -> Path:
 
 def follow(name: str, out: Path, data_root: str, until: str) -> Path:
     """Makes the runs of a zoo's recipe in ``out``, up to the one of that name; what is there is not made again."""
-    recipe = find_zoo(name).recipe
-    values = recipe.values(name, out, Path(data_root), 0, {})
-    for step in recipe.steps:
-        command, *words = step.fill(values)
-        place = words.index("--out")
-        made = ensure_run(Path(words[place + 1]), words[:place] + words[place + 2 :], command)
-        if made.name == until:
-            break
+    snncompress("zoo", "run", name, "--out", str(out), "--data-root", data_root, "--until", until, "--resume")
     return out / until
 
 

@@ -10,7 +10,8 @@ interrupted, or shared between processes by their seeds with --only-run. Later, 
 
     python -m benchmarks.store_zoo lenet5-mnist --seeds 3 4 --add
 
-puts the errors of further seeds beside those of the figures, and leaves the stored run as it is.
+puts the errors of further seeds beside those of the figures, and leaves the stored run as it is. With --until RESULT
+what the recipe makes after its result, such as the network from new weights, is left out and stands in no figure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks.commands import snncompress
+from benchmarks.commands import snncompress, status
 from snncompress.cli.screen import Screen
 from snncompress.run_files import load
 from snncompress.zoo.entries import find_zoo
@@ -36,23 +37,26 @@ def main() -> None:
     parser.add_argument("--split", default="test", choices=["test", "validation"])
     parser.add_argument("--samples", type=int, help="state the error of so many averaged samples")
     parser.add_argument("--only-run", action="store_true", help="store nothing")
+    parser.add_argument("--until", help="stop after the step that makes this run")
     parser.add_argument("--add", action="store_true", help="further seeds for an entry that has figures")
     arguments = parser.parse_args()
     entry = find_zoo(arguments.name)
     if arguments.add and entry.recipe.figures is None:
         parser.error(f"{entry.name} has no figures yet that seeds could be added to; leave --add out")
     folders = [arguments.out / f"{entry.name}-seed{seed}" for seed in arguments.seeds]
-    files = [word for file in arguments.file for word in ("--file", file)]
+    options = [word for file in arguments.file for word in ("--file", file)]
+    options += ["--resume"] if arguments.until is None else ["--resume", "--until", arguments.until]
     for seed, folder in zip(arguments.seeds, folders, strict=True):
         place = ["--out", str(folder), "--data-root", arguments.data_root]
-        snncompress("zoo", "run", entry.name, "--seed", str(seed), *place, *files, "--resume")
+        snncompress("zoo", "run", entry.name, "--seed", str(seed), *place, *options)
     if arguments.only_run:
         return
     with Screen() as screen:
 
         def measured(name: str | None, samples: int | None = None) -> list[Measured]:
-            """The runs of that name, one a seed."""
-            named = [] if name is None else [load(folder / name) for folder in folders]
+            """The runs of that name, one a seed; none if they were not made."""
+            made = name is not None and all(status(folder / name) == "complete" for folder in folders)
+            named = [load(folder / str(name)) for folder in folders] if made else []
             return [
                 measure(run, load_own_data(run, arguments.data_root), arguments.split, samples, progress=screen)
                 for run in named

@@ -136,6 +136,9 @@ def run(
     ] = None,
     data_root: o.DataRoot = None,
     file: File = None,
+    until: Annotated[
+        str | None, typer.Option(help="Stop after the step that makes this run, such as the result.", metavar="RUN")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run in --out was interrupted.")] = False,
     device: o.Device = "auto",
     json: o.Json = False,
@@ -148,6 +151,7 @@ def run(
     Examples:
       snncompress zoo run lenet5-mnist --data-root data
       snncompress zoo run lenet5-mnist --data-root data --seed 1 --resume
+      snncompress zoo run lenet5-mnist --data-root data --until small
     """
     from snncompress.cli.render import print_json, show_checks
     from snncompress.zoo.running import Followed
@@ -156,26 +160,28 @@ def run(
     out = out or default_out(entry.name, seed)
     files = {key: str(value) for key, value in o.pairs(file, "--file").items()}
     values = entry.recipe.values(entry.name, out, data_place(data_root), seed, files)
+    count = len(entry.recipe.steps if until is None else entry.recipe.until(until))
     followed = Followed(out, entry.name, entry.recipe, seed, files)
     followed.begin(resume)
-    results = _follow(followed, values, device, quiet, json)
-    made = out / entry.recipe.result
-    checks = _compare(entry, made, data_root, device, quiet, json)
+    results = _follow(followed, count, values, device, quiet, json)
+    made = out / (until or entry.recipe.result)
+    finished = made.name == entry.recipe.result
+    checks = _compare(entry, made, data_root, device, quiet, json) if finished else []
     if json:
         compared = [check.to_json() for check in checks]
         print_json({"name": entry.name, "seed": seed, "run": str(made), "steps": results, "checks": compared})
         return
-    print(f"\n{made} is what the recipe leads to")
+    print(f"\n{made} is {'what the recipe leads to' if finished else 'made; --resume goes on from there'}")
     if checks:
         show_checks(checks)
 
 
-def _follow(followed: Followed, values: dict[str, str], device: str, quiet: bool, json: bool) -> list[Any]:
-    """Runs the steps that are not done yet; returns what they print as JSON."""
+def _follow(followed: Followed, count: int, values: dict[str, str], device: str, quiet: bool, json: bool) -> list[Any]:
+    """Runs those of the first steps that are not done yet; returns what they print as JSON."""
     from snncompress.cli.steps import call
 
     results, steps = [], followed.recipe.steps
-    for number, step in enumerate(steps):
+    for number, step in enumerate(steps[:count]):
         words = followed.words(number, values)
         if words is not None:
             if not json:

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from snncompress.data.task import Task
-from snncompress.errors import RunError, UsageError
+from snncompress.errors import RunError, UsageError, unknown_name
 
 RECIPE = "recipe.toml"
 PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -146,6 +146,11 @@ class Step:
         return [PLACEHOLDER.sub(lambda match: values[match[1]], word) for word in self.words]
 
     @property
+    def makes(self) -> str | None:
+        """The name of the run that the command makes, if it makes one."""
+        return Path(self.words[self.words.index("--out") + 1]).name if "--out" in self.words else None
+
+    @property
     def placeholders(self) -> set[str]:
         """The names in braces."""
         return {name for word in self.words for name in PLACEHOLDER.findall(word)}
@@ -166,6 +171,13 @@ class Recipe:
     tables: tuple[str, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
     figures: Figures | None = None
+
+    def until(self, run: str) -> tuple[Step, ...]:
+        """The steps up to the one that makes a run."""
+        names = [step.makes for step in self.steps]
+        if run not in names:
+            raise unknown_name("run of the recipe", run, [name for name in names if name is not None])
+        return self.steps[: names.index(run) + 1]
 
     def values(self, name: str, out: Path, data_root: Path, seed: int, files: Mapping[str, str]) -> dict[str, str]:
         """What the placeholders stand for; a file that the recipe needs and nobody gave is refused."""

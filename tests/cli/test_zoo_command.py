@@ -134,6 +134,19 @@ def test_an_interrupted_run_goes_on(
     assert again["steps"] == []
 
 
+@pytest.mark.usefixtures("zoo")
+def test_a_recipe_is_followed_as_far_as_asked(tmp_path: Path, call: Any, refused: Any) -> None:
+    words = ["zoo", "run", "tiny", "--seed", "3", "--out", str(tmp_path / "out")]
+    message = refused(*words, "--until", "plane", code=2)
+    assert "unknown run of the recipe 'plane'; did you mean 'plain'? (known: noisy, plain)" in message
+    assert not (tmp_path / "out").exists()
+    assert "plain is made; --resume goes on from there" in call(*words, "--until", "plain")
+    assert not (tmp_path / "out" / "noisy").exists()
+    result = json.loads(call(*words, "--until", "noisy", "--resume", "--json"))
+    assert (len(result["steps"]), result["run"]) == (1, str(tmp_path / "out" / "noisy"))
+    assert result["checks"][0]["within"]
+
+
 @pytest.mark.usefixtures("elsewhere")
 def test_zoo_names_are_sources(zoo: Path, call: Any) -> None:
     files = {file: file.read_bytes() for file in (zoo / "tiny").iterdir()}
