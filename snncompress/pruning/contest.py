@@ -85,7 +85,7 @@ class Contest:
             for step in range(steps):
                 learner.step(*cursor.take(step), lr=learner.options.rate(step / steps))
             learner.check_finite()
-            reestimate(learner.model, None, self.feed.plain)
+            reestimate(learner.model, None, self.feed.norms)
             self.trials[key] = self._loss(learner)
             self.save()
         self.progress.advance(loss=self.trials[key])

@@ -185,7 +185,7 @@ class Session(ABC):
     def _refresh(self) -> None:
         """Makes the plain model that of the mean, and gathers the statistics of its batch norms again."""
         self.subject.settle()
-        reestimate(self.subject.model, None, self.feed.plain)
+        reestimate(self.subject.model, None, self.feed.norms)
 
     def _judge(self) -> bool:
         """Validates, notes a point of the trade-off, and keeps the model if its error is within the budget."""

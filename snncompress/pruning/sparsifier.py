@@ -187,7 +187,7 @@ class Sparsifier:
     def refresh(self) -> None:
         """Gathers the statistics of batch norms again."""
         with self.subject.noisy() if self.hollow else nullcontext():
-            reestimate(self.subject.model, self.subject.noise if self.hollow else None, self.feed.plain)
+            reestimate(self.subject.model, self.subject.noise if self.hollow else None, self.feed.norms)
 
     def validate(self) -> Evaluation | None:
         """How good the present model is; None without validation data."""

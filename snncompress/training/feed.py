@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,10 +22,19 @@ UserBatches = Iterable[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Feed:
-    """The three streams of batches; ``plain`` is the training data without augmentation."""
+    """The streams of batches.
+
+    Attributes:
+        train: what is learned from.
+        plain: the training data without augmentation.
+        norms: one augmented view of each, for the statistics of batch norms: a network that has learned from images
+            with black borders expects them, and errs more without.
+        validation: if there is such data.
+    """
 
     train: AnyBatches
     plain: AnyBatches
+    norms: AnyBatches
     validation: AnyBatches | None
 
 
@@ -40,7 +50,7 @@ def make_feed(
         if options.views:
             raise UsageError("views are made of a data set's images, not of your own batches; leave --views out")
         own = IterableBatches(data, device=device)
-        return Feed(own, own, None if validation is None else IterableBatches(validation, device=device))
+        return Feed(own, own, own, None if validation is None else IterableBatches(validation, device=device))
     train = Batches(
         data.train,
         options.batch_size,
@@ -51,10 +61,12 @@ def make_feed(
         seed=options.seed,
         views=options.views,
     )
-    # Shuffled once and for all: batch-norm statistics come from its first batches, and a folder is sorted by class.
-    plain = Batches(data.train, EVALUATION_BATCH, normalization, device=device, shuffle=True, seed=options.seed)
+    # Shuffled once and for all: often only its first batches are taken, and a folder is sorted by class.
+    evaluated = partial(Batches, data.train, EVALUATION_BATCH, normalization, device=device, shuffle=True)
+    plain = evaluated(seed=options.seed)
+    norms = plain if options.augment == "none" else evaluated(seed=options.seed, augment=options.augment, views=1)
     held_out = Batches(data.validation, EVALUATION_BATCH, normalization, device=device)
-    return Feed(train, plain, held_out)
+    return Feed(train, plain, norms, held_out)
 
 
 def task_of(data: Dataset | UserBatches) -> Task:

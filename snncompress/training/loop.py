@@ -265,7 +265,7 @@ def _end_of_epoch(learner: Learner, feed: Feed, folder: RunFolder, step: int, be
     if step:
         learner.check_finite()
     if extra or (noise is not None and step):  # gathered under noise, or with other weights than the posterior's mean
-        reestimate(model, noise, feed.plain)
+        reestimate(model, noise, feed.norms)
     if noise is not None:
         observe(model, noise, feed.plain, OBSERVED_BATCHES)
     result = validate(model, noise, feed.validation)

@@ -118,7 +118,7 @@ def make_sparsifier(method: str | None) -> Sparsifier:
     if subject.noise is not None and method in HOLLOW:
         subject.noise.hollow = list(subject.noise.branches)
     batches = some_batches(4)
-    return Sparsifier(subject, Feed(batches, batches, None))
+    return Sparsifier(subject, Feed(batches, batches, batches, None))
 
 
 def order(criterion: str, mean: Tensor, deviation: Tensor) -> list[int]:
@@ -177,7 +177,7 @@ def test_moments_of_samples_have_the_present_weights_as_means() -> None:
 def test_noise_on_some_layers_ranks_those_only() -> None:
     subject = make_subject(Small(), "sparse-vd", layers=["fc*"])
     batches = some_batches(4)
-    sparsifier = Sparsifier(subject, Feed(batches, batches, None))
+    sparsifier = Sparsifier(subject, Feed(batches, batches, batches, None))
     assert set(sparsifier.rank("log-alpha").shapes) == {"fc1", "fc2"}
     assert set(sparsifier.rank("magnitude").shapes) == {"conv1", "conv2", "fc1", "fc2"}
     assert set(sparsifier.rank("magnitude", keep=("conv*", "fc2")).shapes) == {"fc1"}
