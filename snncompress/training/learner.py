@@ -19,7 +19,7 @@ from snncompress.noise.attach import Noise
 from snncompress.noise.branch import Mode
 from snncompress.training.adversarial import Attacker
 from snncompress.training.distillation import Teacher
-from snncompress.training.mixup import blend
+from snncompress.training.mixup import blend, fingerprint
 from snncompress.training.options import OptimizerName, TrainOptions
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -100,7 +100,9 @@ class Learner:
             inputs, targets = self._with_attacked(self.attacker, inputs, targets)
         blended = None
         if self.options.mixup is not None:
-            blended = blend(inputs, targets, self.options.mixup)
+            # A batch that comes again is blended as before, so that a teacher remembers it.
+            seed = int(torch.randint(2**62, ())) if self.options.views is None else fingerprint(inputs)
+            blended = blend(inputs, targets, self.options.mixup, seed)
             inputs = blended.inputs
         if not self.model.training:
             self.model.train()

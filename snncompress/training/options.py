@@ -53,8 +53,6 @@ class TrainOptions:
         ):
             if not allowed:
                 raise UsageError(f"--{name} {value} is out of range; give {range_}")
-        if self.views is not None and self.mixup is not None:
-            raise UsageError("--mixup blends views that never come again; leave it or --views out")
 
     def rate(self, progress: float) -> float:
         """The learning rate when a share ``progress`` (0 to 1) of the steps is behind."""

@@ -29,9 +29,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def test_every_image_is_blended_with_the_one_whose_target_is_given() -> None:
-    torch.manual_seed(0)
     images, targets = torch.randn(8, 1, 3, 3), torch.arange(8)
-    found = blend(images, targets, 1.0)
+    found = blend(images, targets, 1.0, seed=0)
     expected = found.share * images + (1 - found.share) * images[found.others]
     torch.testing.assert_close(found.inputs, expected)
     assert sorted(found.others.tolist()) == targets.tolist()
@@ -39,9 +38,8 @@ def test_every_image_is_blended_with_the_one_whose_target_is_given() -> None:
 
 @pytest.mark.parametrize(("a", "near_whole"), [(1.0, 0.2), (0.1, 0.81)])
 def test_shares_are_at_least_a_half_and_follow_beta(a: float, near_whole: float) -> None:
-    torch.manual_seed(0)
     images, targets = torch.randn(2, 1, 3, 3), torch.arange(2)
-    shares = torch.tensor([blend(images, targets, a).share for _ in range(1000)])
+    shares = torch.tensor([blend(images, targets, a, seed).share for seed in range(1000)])
     assert 0.5 <= shares.min() < shares.max() <= 1
     assert float((shares > 0.9).float().mean()) == pytest.approx(near_whole, abs=0.06)
 
@@ -51,7 +49,7 @@ def test_the_loss_is_that_of_both_targets_by_their_shares(monkeypatch: pytest.Mo
     model = nn.Linear(3, 4)
     before = [parameter.detach().clone() for parameter in model.parameters()]
     inputs, targets = torch.randn(16, 3), torch.randint(0, 4, (16,))
-    found = blend(inputs, targets, 1.0)
+    found = blend(inputs, targets, 1.0, seed=0)
     monkeypatch.setattr("snncompress.training.learner.blend", lambda *given: found)
     learner = Learner(model, None, OPTIONS)
     learner.step(inputs, targets, lr=0.01)
@@ -81,6 +79,18 @@ def test_a_teacher_judges_the_blends(data: Dataset, monkeypatch: pytest.MonkeyPa
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(blended, judged, strict=True))
 
 
+@pytest.mark.parametrize(("views", "times"), [(2, 2), (None, 6)])
+def test_views_that_come_again_are_blended_as_before_so_that_the_teacher_judges_them_once(
+    data: Dataset, monkeypatch: pytest.MonkeyPatch, views: int | None, times: int
+) -> None:
+    judged: list[Tensor] = []
+    judge = Teacher._judge
+    monkeypatch.setattr(Teacher, "_judge", lambda self, inputs: (judged.append(inputs), judge(self, inputs))[1])
+    train(small_run(), data, replace(OPTIONS, epochs=6, augment="shift", views=views), teacher=small_run())
+    batches = -(-len(data.train) // OPTIONS.batch_size)
+    assert len(judged) == times * batches
+
+
 def test_it_learns_and_an_interrupted_run_ends_alike(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,8 +103,6 @@ def test_it_learns_and_an_interrupted_run_ends_alike(
 
 
 def test_what_it_does_not_go_with(data: Dataset) -> None:
-    with pytest.raises(UsageError, match="leave it or --views out"):
-        replace(OPTIONS, views=2)
     with pytest.raises(UsageError, match="--mixup 0 is out of range"):
         replace(OPTIONS, mixup=0)
     with pytest.raises(UsageError, match="leave --mixup or --adversarial out"):
