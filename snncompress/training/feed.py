@@ -62,9 +62,11 @@ def make_feed(
         views=options.views,
     )
     # Shuffled once and for all: often only its first batches are taken, and a folder is sorted by class.
-    evaluated = partial(Batches, data.train, EVALUATION_BATCH, normalization, device=device, shuffle=True)
-    plain = evaluated(seed=options.seed)
-    norms = plain if options.augment == "none" else evaluated(seed=options.seed, augment=options.augment, views=1)
+    ordered = partial(
+        Batches, data.train, EVALUATION_BATCH, normalization, device=device, shuffle=True, seed=options.seed
+    )
+    plain = ordered()
+    norms = plain if options.augment == "none" else ordered(augment=options.augment, views=1)
     held_out = Batches(data.validation, EVALUATION_BATCH, normalization, device=device)
     return Feed(train, plain, norms, held_out)
 

@@ -31,7 +31,7 @@ class Blend:
 def blend(inputs: Tensor, targets: Tensor, a: float, seed: int) -> Blend:
     """Blends a batch with itself in another order; what is drawn is decided by ``seed``."""
     generator = np.random.default_rng(seed)
-    drawn = generator.beta(a, a)
+    drawn = float(generator.beta(a, a))
     share = max(drawn, 1 - drawn)
     order = torch.from_numpy(generator.permutation(len(inputs))).to(inputs.device)
     return Blend(torch.lerp(inputs[order], inputs, share), share, targets[order])
