@@ -11,7 +11,7 @@ import typer
 
 from snncompress.data.holdout import Holdout
 from snncompress.errors import UsageError, unknown_name
-from snncompress.training.options import OptimizerName, Schedule
+from snncompress.training.options import OptimizerName, Precision, Schedule
 
 if TYPE_CHECKING:
     from snncompress.training.distillation import DistillOptions
@@ -147,6 +147,10 @@ Mixup = Annotated[
         help="Blend each image with another one, by a share of Beta(A, A); with 1 all shares come equally often.",
         show_default=False,
     ),
+]
+ComputedIn = Annotated[
+    Precision,
+    typer.Option(help="What training computes in; bfloat16 is faster where the processor has instructions for it."),
 ]
 WeightDecay = Annotated[float, typer.Option(help="ℓ2 penalty of the optimizer, not on the noise.")]
 Normalize = Annotated[

@@ -141,6 +141,7 @@ def prune(
     augment: o.Augment = TrainOptions.augment,
     views: o.Views = TrainOptions.views,
     mixup: o.Mixup = TrainOptions.mixup,
+    precision: o.ComputedIn = TrainOptions.precision,
     seed: Annotated[
         int, typer.Option(help="Of the order of the images, the noise, the candidates.")
     ] = TrainOptions.seed,
@@ -200,7 +201,7 @@ def prune(
     )  # fmt: skip
     training = TrainOptions(
         lr=lr, batch_size=batch_size, optimizer=optimizer, schedule=schedule, weight_decay=weight_decay,
-        augment=augment, views=views, mixup=mixup, seed=seed, save_every=save_every,
+        augment=augment, views=views, mixup=mixup, precision=precision, seed=seed, save_every=save_every,
     )  # fmt: skip
     request = Request(
         source, checkpoint, o.pairs(model_arg, "--model-arg"), o.shape(input_shape), normalize, trust_source,

@@ -91,6 +91,11 @@ def train(
     augment: o.Augment = TrainOptions.augment,
     views: o.Views = TrainOptions.views,
     mixup: o.Mixup = TrainOptions.mixup,
+    average: Annotated[
+        int | None,
+        typer.Option(metavar="EPOCHS", help="The result is the mean of the weights over so many last epochs."),
+    ] = TrainOptions.average,
+    precision: o.ComputedIn = TrainOptions.precision,
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Forget the weights: the shape of a run with new ones.")
     ] = False,
@@ -148,6 +153,8 @@ def train(
         augment=augment,
         views=views,
         mixup=mixup,
+        average=average,
+        precision=precision,
         seed=seed,
         save_every=save_every,
     )

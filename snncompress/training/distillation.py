@@ -25,6 +25,7 @@ from snncompress.data.task import Task
 from snncompress.errors import UsageError
 from snncompress.models.layers import match_layers
 from snncompress.models.layout import Arranger
+from snncompress.noise.branch import precise
 from snncompress.run import Run
 from snncompress.training.mixup import fingerprint
 from snncompress.training.options import TrainOptions
@@ -118,7 +119,7 @@ class Teacher:
     def mix(self, loss: Tensor, outputs: Tensor, inputs: Tensor) -> Tensor:
         """The loss with the teacher's part."""
         t, w = self.options.temperature, self.options.weight
-        theirs, ours = (self.logits(inputs) / t).log_softmax(-1), (outputs / t).log_softmax(-1)
+        theirs, ours = (precise(self.logits(inputs)) / t).log_softmax(-1), (outputs / t).log_softmax(-1)
         soft = F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
         return (1 - w) * loss + w * t**2 * soft + self._by_layers()
 
@@ -128,7 +129,7 @@ class Teacher:
             return 0.0
         distances = []
         for name in self._layers:
-            ours, theirs = self._heard.pop(name), self._said.pop(name)
+            ours, theirs = precise(self._heard.pop(name)), precise(self._said.pop(name))
             if ours.shape != theirs.shape:
                 raise UsageError(
                     f"--distill-layers: {name} gives {tuple(ours.shape[1:])}, the teacher's {tuple(theirs.shape[1:])}; "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,11 +16,11 @@ from snncompress.evaluation.likelihood import as_rows, default_loss, faults
 from snncompress.models.layers import fill_zeros, find_zeros
 from snncompress.models.layout import Arranger
 from snncompress.noise.attach import Noise
-from snncompress.noise.branch import Mode
+from snncompress.noise.branch import Mode, precise
 from snncompress.training.adversarial import Attacker
 from snncompress.training.distillation import Teacher
 from snncompress.training.mixup import blend, fingerprint
-from snncompress.training.options import OptimizerName, TrainOptions
+from snncompress.training.options import OptimizerName, Precision, TrainOptions
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -106,13 +106,15 @@ class Learner:
             inputs = blended.inputs
         if not self.model.training:
             self.model.train()
-        with nullcontext() if self.teacher is None else self.teacher.listen(self.model):
-            outputs = self.model(self._arrange(self.model, inputs))
+        arranged = self._arrange(self.model, inputs)
+        with self._casting(), nullcontext() if self.teacher is None else self.teacher.listen(self.model):
+            outputs = precise(self.model(arranged))
         loss = self.loss(outputs, targets)
         if blended is not None:
             loss = blended.share * loss + (1 - blended.share) * self.loss(outputs, blended.others)
         if self.teacher is not None:
-            loss = self.teacher.mix(loss, outputs, inputs)
+            with self._casting():
+                loss = self.teacher.mix(loss, outputs, inputs)
         penalty = torch.zeros_like(loss) if self.noise is None else self.noise.penalty()
         self.optimizer.zero_grad(set_to_none=True)
         (loss + penalty).backward()
@@ -122,6 +124,12 @@ class Learner:
         self._sums += torch.stack([loss.detach() * len(inputs), penalty.detach() * len(inputs), fault])
         self._count += len(inputs)
         self._last = inputs
+
+    def _casting(self) -> AbstractContextManager[Any]:
+        """Networks inside compute in the chosen precision."""
+        if self.options.precision is Precision.FLOAT32:
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
 
     def _with_attacked(self, attacker: Attacker, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The batch, and behind it the same images attacked as the model is now."""

@@ -24,6 +24,7 @@ from snncompress.progress import Progress
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
 from snncompress.training.adversarial import AdversarialOptions, Attacker
+from snncompress.training.averaging import WeightAverage
 from snncompress.training.batchnorm import reestimate
 from snncompress.training.correcting import check_combination, correct
 from snncompress.training.distillation import DistillOptions, hear, to_record
@@ -127,6 +128,8 @@ def train(
         "correction": None if corrected is None else corrected.record,
         "adversarial": None if adversarial is None else asdict(adversarial),
     }
+    if posterior is not None and options.average is not None:
+        raise UsageError("--posterior gives the weights a mean of its own; leave --average or --posterior out")
     attacker = None if adversarial is None else _attacker(adversarial, options, run, data, chosen)
     folder = RunFolder(None if out is None else Path(out), command, options.save_every)
     learner = Learner(model, noise, options, loss, guide, sparse=run.sparse, task=run.task, attacker=attacker)
@@ -141,7 +144,12 @@ def train(
             folder.start(started, force=force)
         if corrected is not None and corrected.matrix is not None:
             folder.keep("corruption.json", corrected.matrix)
-        metrics = _loop(learner, feed, folder, step, progress)
+        average = None
+        if options.average is not None:  # of the parameters as they are after a restoration, which may renew them
+            average = WeightAverage(learner.parameters, (options.epochs - options.average) * len(feed.train))
+            if saved is not None:
+                average.restore(saved[0])
+        metrics = _loop(learner, feed, folder, step, progress, average)
         if posterior is not None:
             if noise is not None and not drawn:
                 noise.settle()  # the walk is through the weights of the mean
@@ -184,24 +192,32 @@ def _attach(
     return attach(model, method, run.input_shape, options, layers)
 
 
-def _loop(learner: Learner, feed: Feed, folder: RunFolder, step: int, progress: Progress) -> dict[str, Any]:
+def _loop(
+    learner: Learner, feed: Feed, folder: RunFolder, step: int, progress: Progress, average: WeightAverage | None
+) -> dict[str, Any]:
     """Takes the remaining steps; returns the last validation, as a run's metrics."""
     options, length = learner.options, len(feed.train)
     total, examples = options.epochs * length, count_examples(feed.train)
     cursor = Cursor(feed.train)
+
+    def save() -> None:
+        folder.save(learner.tensors() | ({} if average is None else average.tensors()), {"step": step})
+
     fresh = not folder.history
     if fresh:
         _end_of_epoch(learner, feed, folder, 0, time.monotonic())  # the checkpoint as it came
     began = time.monotonic()
     with watch_interrupt() as interrupt:
         if fresh:
-            folder.save(learner.tensors(), {"step": 0})
+            save()
         progress.start("train", total, done=step)
         while step < total:
             if learner.noise is not None:
                 learner.noise.tell(Clock(step / length, examples))
             learner.step(*cursor.take(step), lr=options.rate(step / total))
             step += 1
+            if average is not None:
+                average.gather(step)
             if step % SHOW_EVERY == 0 or step == total:
                 progress.advance(step % SHOW_EVERY or SHOW_EVERY, **learner.shown())
             if step % length == 0:
@@ -210,11 +226,17 @@ def _loop(learner: Learner, feed: Feed, folder: RunFolder, step: int, progress: 
                 _tell(progress, folder, learner)
             if folder.due() or interrupt.requested:
                 learner.check_finite()
-                folder.save(learner.tensors(), {"step": step})
+                save()
             if interrupt.requested:
                 raise interrupted(f"at step {step} of {total}", folder.path)
     progress.finish()
     learner.check_finite()
+    if average is not None:
+        average.settle()
+        _end_of_epoch(learner, feed, folder, step, began, averaged=learner.options.average)
+        error = folder.history[-1].get("validation_error")
+        shown = "" if error is None else f": validation {learner.task.word(error)}"
+        progress.message(f"weights averaged over the last epochs{shown}")
     return _metrics(folder)
 
 

@@ -16,6 +16,13 @@ class OptimizerName(StrEnum):
     SGD = "sgd"
 
 
+class Precision(StrEnum):
+    """What forward and backward passes are computed in; weights are always updated in float32."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
 class Schedule(StrEnum):
     """How the learning rate falls from its start to the end of training."""
 
@@ -38,6 +45,8 @@ class TrainOptions:
     augment: str = "none"
     views: int | None = None  # of every image that augmentation makes, again and again; else always new ones
     mixup: float | None = None  # a of Beta(a, a), by which images are blended; None: they are not
+    average: int | None = None  # epochs at the end whose weights are averaged; None: the last weights are the result
+    precision: Precision = Precision.FLOAT32
     seed: int = 0
     save_every: float = 30.0  # seconds between two saves of the state
 
@@ -49,6 +58,7 @@ class TrainOptions:
             ("batch-size", self.batch_size, self.batch_size > 0, "1 or more"),
             ("views", self.views, self.views is None or self.views > 0, "1 or more"),
             ("mixup", self.mixup, self.mixup is None or 0 < self.mixup < math.inf, "a number above 0"),
+            ("average", self.average, self.average is None or 1 <= self.average <= self.epochs, "1 to --epochs"),
             ("weight-decay", self.weight_decay, self.weight_decay >= 0, "0 or more"),
         ):
             if not allowed:
