@@ -34,7 +34,7 @@ from snncompress.pruning.subject import Subject
 from snncompress.run import Run
 from snncompress.run_files import load
 from snncompress.run_folder import RunFolder
-from snncompress.training import loop
+from snncompress.training import epoch_end
 from snncompress.training.feed import Cursor, Feed, make_feed, pick_device
 from snncompress.training.learner import Learner
 from snncompress.training.options import TrainOptions
@@ -44,9 +44,9 @@ RECIPE = "lenet5-mnist"
 WATCHED: dict[str, list[tuple[Any, str]]] = {
     "training": [(Learner, "step")],
     "batches": [(Cursor, "take")],
-    "scoring": [(Subject, "rank"), (loop, "observe")],
+    "scoring": [(Subject, "rank"), (epoch_end, "observe")],
     "surgery": [(Subject, "remove"), (neurons, "find_dead"), (neurons, "check_exact"), (neurons, "outputs")],
-    "evaluation": [(session, "validate"), (session, "reestimate"), (loop, "validate"), (loop, "reestimate")],
+    "evaluation": [(session, "validate"), (session, "reestimate"), (epoch_end, "validate"), (epoch_end, "reestimate")],
     "saving": [(RunFolder, "save"), (RunFolder, "save_point"), (RunFolder, "finish")],
 }
 

@@ -16,9 +16,9 @@ from snncompress.pruning.scoring import least_important
 from snncompress.pruning.subject import Subject
 from snncompress.pruning.targets import Budget
 from snncompress.training.batchnorm import reestimate
+from snncompress.training.epoch_end import validate
 from snncompress.training.feed import Cursor, Feed
 from snncompress.training.learner import Learner
-from snncompress.training.loop import validate
 
 Ranked = dict[Group, float]
 

@@ -17,9 +17,9 @@ from snncompress.errors import UsageError
 from snncompress.evaluation.likelihood import default_loss
 from snncompress.noise.attach import Noise
 from snncompress.pruning.coupling import Group, by_family
+from snncompress.training.epoch_end import observe
 from snncompress.training.feed import AnyBatches
 from snncompress.training.learner import Loss
-from snncompress.training.loop import observe
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ from snncompress.run import Run
 from snncompress.run_folder import RunFolder
 from snncompress.training.batchnorm import reestimate
 from snncompress.training.distillation import DistillOptions, to_record
+from snncompress.training.epoch_end import validate
 from snncompress.training.feed import Cursor, Feed
 from snncompress.training.interrupt import Interrupt, interrupted, watch_interrupt
 from snncompress.training.learner import part
-from snncompress.training.loop import SHOW_EVERY, validate
+from snncompress.training.loop import SHOW_EVERY
 from snncompress.training.options import TrainOptions
 
 RECOVERY_EPOCHS = 2  # before a model over the error budget is given up

@@ -36,8 +36,8 @@ from snncompress.pruning.options import Scope
 from snncompress.pruning.ranking import Ranking
 from snncompress.pruning.subject import Subject
 from snncompress.training.batchnorm import reestimate
+from snncompress.training.epoch_end import validate
 from snncompress.training.feed import Feed, count_examples
-from snncompress.training.loop import validate
 
 CRITERIA = "weight-criteria"
 CHECKED_BATCHES = 8  # of 250 images: that idle neurons do nothing is known, this checks it

@@ -16,20 +16,17 @@ from torch import nn
 
 from snncompress.data.dataset import Dataset
 from snncompress.errors import TrainingDivergedError, UsageError
-from snncompress.evaluation.accuracy import Evaluation, evaluate
-from snncompress.evaluation.sampling import evaluate_samples
 from snncompress.noise.attach import Noise, attach
-from snncompress.noise.branch import Branch, Clock, Mode
+from snncompress.noise.branch import Clock, Mode
 from snncompress.progress import Progress
 from snncompress.run import NoiseRecord, Run
 from snncompress.run_folder import RunFolder
 from snncompress.training.adversarial import AdversarialOptions, Attacker
 from snncompress.training.averaging import WeightAverage
-from snncompress.training.batchnorm import reestimate
 from snncompress.training.correcting import check_combination, correct
 from snncompress.training.distillation import DistillOptions, hear, to_record
+from snncompress.training.epoch_end import end_of_epoch, metrics_of, tell
 from snncompress.training.feed import (
-    AnyBatches,
     Cursor,
     Feed,
     UserBatches,
@@ -44,8 +41,6 @@ from snncompress.training.learner import Learner, Loss
 from snncompress.training.options import TrainOptions
 
 SHOW_EVERY = 10  # steps: reading the loss waits for the device
-OBSERVED_BATCHES = 20  # of 250 images: enough for the history's quartiles
-WATCHED_DRAWS = 3  # samples for the history's averages: evaluate --samples takes more
 
 
 def train(
@@ -205,7 +200,7 @@ def _loop(
 
     fresh = not folder.history
     if fresh:
-        _end_of_epoch(learner, feed, folder, 0, time.monotonic())  # the checkpoint as it came
+        end_of_epoch(learner, feed, folder, 0, time.monotonic())  # the checkpoint as it came
     began = time.monotonic()
     with watch_interrupt() as interrupt:
         if fresh:
@@ -221,9 +216,9 @@ def _loop(
             if step % SHOW_EVERY == 0 or step == total:
                 progress.advance(step % SHOW_EVERY or SHOW_EVERY, **learner.shown())
             if step % length == 0:
-                _end_of_epoch(learner, feed, folder, step, began)
+                end_of_epoch(learner, feed, folder, step, began)
                 began = time.monotonic()
-                _tell(progress, folder, learner)
+                tell(progress, folder, learner)
             if folder.due() or interrupt.requested:
                 learner.check_finite()
                 save()
@@ -233,11 +228,11 @@ def _loop(
     learner.check_finite()
     if average is not None:
         average.settle()
-        _end_of_epoch(learner, feed, folder, step, began, averaged=learner.options.average)
+        end_of_epoch(learner, feed, folder, step, began, averaged=learner.options.average)
         error = folder.history[-1].get("validation_error")
         shown = "" if error is None else f": validation {learner.task.word(error)}"
         progress.message(f"weights averaged over the last epochs{shown}")
-    return _metrics(folder)
+    return metrics_of(folder)
 
 
 def _sample_posterior(
@@ -267,11 +262,11 @@ def _sample_posterior(
                 raise interrupted(f"at sample {walk.count} of {total}", folder.path)
     progress.finish()
     walk.settle()
-    _end_of_epoch(learner, feed, folder, trained, began, posterior=walk.count)
+    end_of_epoch(learner, feed, folder, trained, began, posterior=walk.count)
     error = folder.history[-1].get("validation_error")
     shown = "" if error is None else f": validation {learner.task.word(error)} by their mean"
     progress.message(f"{total:,} samples of the posterior{shown}")
-    return _metrics(folder)
+    return metrics_of(folder)
 
 
 def _walk_diverged(walk: Langevin) -> TrainingDivergedError:
@@ -279,80 +274,3 @@ def _walk_diverged(walk: Langevin) -> TrainingDivergedError:
         f"Langevin dynamics diverged at sample {walk.count}; start again with --force and a smaller "
         f"--posterior-lr than {walk.lr:g}"
     )
-
-
-def _end_of_epoch(learner: Learner, feed: Feed, folder: RunFolder, step: int, began: float, **extra: Any) -> None:
-    """Validates by mean propagation, and by samples where they matter, and writes a line of history."""
-    model, noise = learner.model, learner.noise
-    if step:
-        learner.check_finite()
-    if extra or (noise is not None and step):  # gathered under noise, or with other weights than the posterior's mean
-        reestimate(model, noise, feed.norms)
-    if noise is not None:
-        observe(model, noise, feed.plain, OBSERVED_BATCHES)
-    result = validate(model, noise, feed.validation)
-    record: dict[str, Any] = {"step": step, "epoch": step // max(len(feed.train), 1), **extra}
-    record |= learner.means() if step and not extra else {}  # nothing was learned yet
-    record |= {} if result is None else {"validation_error": result.error, "validation_nll": result.nll}
-    if noise is not None:
-        record |= _by_samples(model, noise, feed.validation) | {"noise": noise.summary()}
-    folder.record({**record, "seconds": round(time.monotonic() - began, 3)})
-    learner.forget_sums()
-
-
-def _by_samples(model: nn.Module, noise: Noise, batches: AnyBatches | None) -> dict[str, float]:
-    """Errors by one sample, by averaging, and with the means at zero, for methods that store knowledge in noise."""
-    found: dict[str, float] = {}
-    if batches is None:
-        return found
-    for mode in noise.kind.watched:
-        result = evaluate_samples(model, noise, batches, WATCHED_DRAWS, mode=mode)
-        if mode is Mode.ZERO:
-            found["validation_error_zero_mean"] = result.averaged.error
-        else:
-            found["validation_error_one_sample"] = result.one.error
-            found["validation_error_averaged"] = result.averaged.error
-    return found
-
-
-def _metrics(folder: RunFolder) -> dict[str, Any]:
-    """The last validation in the history as a run remembers it."""
-    prefix = "validation_"
-    last = {key[len(prefix) :]: value for key, value in folder.history[-1].items() if key.startswith(prefix)}
-    return {"validation": last} if last else {}
-
-
-def _tell(progress: Progress, folder: RunFolder, learner: Learner) -> None:
-    last, task = folder.history[-1], learner.task
-    text = f"epoch {last['epoch']}/{learner.options.epochs}: loss {last['loss']:.4f}"
-    if last["penalty"]:
-        text += f", penalty {last['penalty']:.4f}"
-    if "validation_error" in last:
-        text += f", validation {task.word(last['validation_error'])}"
-    if "validation_error_averaged" in last:
-        text += f" by the mean, {task.show(last['validation_error_averaged'])} by averaging"
-    progress.message(text)
-
-
-def validate(model: nn.Module, noise: Noise | None, batches: AnyBatches | None) -> Evaluation | None:
-    """Evaluates the mean network; None without validation data."""
-    if batches is None:
-        return None
-    with noise.mode(Mode.MEAN) if noise is not None else nullcontext():
-        return evaluate(model, batches)
-
-
-@torch.no_grad()
-def observe(model: nn.Module, noise: Noise, batches: AnyBatches, count: int | None = None) -> None:
-    """Lets the branches gather statistics over some batches, or all of them, with the mean passed on."""
-    watchers = [branch for branch in noise.branches.values() if type(branch).observe is not Branch.observe]
-    if not watchers:
-        return
-    for branch in watchers:
-        branch.forget()
-    model.eval()
-    with noise.mode(Mode.OBSERVE):
-        for index, (inputs, _) in enumerate(batches.epoch(0)):
-            if index == count:
-                break
-            model(inputs)

@@ -16,7 +16,7 @@ from snncompress.noise.attach import Noise, attach, make_options
 from snncompress.noise.branch import Branch, Mode, Reach
 from snncompress.pruning.compaction import compact
 from snncompress.pruning.coupling import find_groups
-from snncompress.training.loop import observe
+from snncompress.training.epoch_end import observe
 
 
 def disturb(noise: Noise, std: float = 1.0) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from snncompress.noise.attach import Noise, attach
 from snncompress.noise.branch import Branch, Mode
 from snncompress.noise.se_snn import Aggregate, NoiseBranch, Options
-from snncompress.training.loop import observe
+from snncompress.training.epoch_end import observe
 
 
 def make(name: str, normed: bool = False) -> tuple[Any, NoiseBranch, Tensor]:

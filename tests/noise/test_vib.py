@@ -17,7 +17,7 @@ from snncompress.noise import se_snn
 from snncompress.noise.attach import attach, make_options
 from snncompress.noise.branch import Mode, apply
 from snncompress.noise.vib import NoiseBranch, Options
-from snncompress.training.loop import observe
+from snncompress.training.epoch_end import observe
 
 
 def make(name: str) -> tuple[Any, NoiseBranch, Tensor]:
