@@ -34,9 +34,9 @@ from snncompress import registry
 from snncompress.noise.attach import attach
 from snncompress.noise.branch import Clock
 from snncompress.training.learner import Learner
-from snncompress.training.options import TrainOptions
+from snncompress.training.options import Precision, TrainOptions
 
-BATCH_SIZES = {"lenet5": 256, "vgg16": 32}
+BATCH_SIZES = {"lenet5": 256, "vgg16": 32, "resnet56": 128}
 EXAMPLES = 50_000  # in the training data that the KL is divided by
 LR = 1e-4  # small: the numbers that are computed with should stay ordinary
 MEMORY_STEPS = 2  # the first makes the optimizer's state, the second has all at once
@@ -56,15 +56,14 @@ class Result:
     missing: str | None = None  # the module that is not installed
 
 
-def plain(model: nn.Module, shape: tuple[int, int, int]) -> Learner:
-    return Learner(model, None, TrainOptions())
-
-
-def noisy(method: str) -> Callable[[nn.Module, tuple[int, int, int]], Learner]:
+def ours(
+    method: str | None, precision: Precision = Precision.FLOAT32
+) -> Callable[[nn.Module, tuple[int, int, int]], Learner]:
     def make(model: nn.Module, shape: tuple[int, int, int]) -> Learner:
-        noise = attach(model, method, shape)
-        noise.tell(Clock(0.0, EXAMPLES))
-        return Learner(model, noise, TrainOptions())
+        noise = None if method is None else attach(model, method, shape)
+        if noise is not None:
+            noise.tell(Clock(0.0, EXAMPLES))
+        return Learner(model, noise, TrainOptions(precision=precision))
 
     return make
 
@@ -105,9 +104,11 @@ def _elbo(kl: Callable[[], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 VARIANTS: dict[str, Callable[[nn.Module, tuple[int, int, int]], Learner]] = {
-    "plain": plain,
-    "se-snn": noisy("se-snn"),
-    "sparse-vd": noisy("sparse-vd"),
+    "plain": ours(None),
+    "se-snn": ours("se-snn"),
+    "sparse-vd": ours("sparse-vd"),
+    "plain, bfloat16": ours(None, Precision.BFLOAT16),
+    "se-snn, bfloat16": ours("se-snn", Precision.BFLOAT16),
     "bayesian-torch reparameterization": bayesian_torch("Reparameterization"),
     "bayesian-torch flipout": bayesian_torch("Flipout"),
     "blitz": blitz,
