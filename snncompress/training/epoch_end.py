@@ -77,6 +77,12 @@ def tell(progress: Progress, folder: RunFolder, learner: Learner) -> None:
     progress.message(text)
 
 
+def verdict(folder: RunFolder, learner: Learner, by: str = "") -> str:
+    """The last validation as the end of a sentence; nothing without validation data."""
+    error = folder.history[-1].get("validation_error")
+    return "" if error is None else f": validation {learner.task.word(error)}{by}"
+
+
 def validate(model: nn.Module, noise: Noise | None, batches: AnyBatches | None) -> Evaluation | None:
     """Evaluates the mean network; None without validation data."""
     if batches is None:

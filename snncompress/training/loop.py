@@ -25,7 +25,7 @@ from snncompress.training.adversarial import AdversarialOptions, Attacker
 from snncompress.training.averaging import WeightAverage
 from snncompress.training.correcting import check_combination, correct
 from snncompress.training.distillation import DistillOptions, hear, to_record
-from snncompress.training.epoch_end import end_of_epoch, metrics_of, tell
+from snncompress.training.epoch_end import end_of_epoch, metrics_of, tell, verdict
 from snncompress.training.feed import (
     Cursor,
     Feed,
@@ -229,9 +229,7 @@ def _loop(
     if average is not None:
         average.settle()
         end_of_epoch(learner, feed, folder, step, began, averaged=learner.options.average)
-        error = folder.history[-1].get("validation_error")
-        shown = "" if error is None else f": validation {learner.task.word(error)}"
-        progress.message(f"weights averaged over the last epochs{shown}")
+        progress.message(f"weights averaged over the last epochs{verdict(folder, learner)}")
     return metrics_of(folder)
 
 
@@ -263,9 +261,7 @@ def _sample_posterior(
     progress.finish()
     walk.settle()
     end_of_epoch(learner, feed, folder, trained, began, posterior=walk.count)
-    error = folder.history[-1].get("validation_error")
-    shown = "" if error is None else f": validation {learner.task.word(error)} by their mean"
-    progress.message(f"{total:,} samples of the posterior{shown}")
+    progress.message(f"{total:,} samples of the posterior{verdict(folder, learner, ' by their mean')}")
     return metrics_of(folder)
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -54,7 +53,7 @@ def test_it_learns_as_in_float32(data: Dataset, method: str) -> None:
     assert errors[1] == pytest.approx(errors[0], rel=0.1, abs=0.05)
 
 
-def test_a_teacher_computes_in_it_too(data: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_teacher_computes_in_it_too(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     teacher = train(small_run(), data, replace(OPTIONS, precision=Precision.FLOAT32))
     seen = watch_layers(monkeypatch)
     layers = tuple(name for name, layer in teacher.model.named_modules() if isinstance(layer, nn.Linear))[:1]
