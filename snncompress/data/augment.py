@@ -45,8 +45,7 @@ def elastic(images: Tensor) -> Tensor:
     """Also bends each image, as if it were printed on rubber (Simard, Steinkraus, Platt, ICDAR 2003)."""
     maps = _random_maps(images)
     knots = torch.randn(len(images), 2, KNOTS, KNOTS, device=images.device) * 2 * BEND
-    down, right = (_between_knots(side, images.device) for side in images.shape[2:])
-    return warp(images, maps, down @ knots @ right.T)
+    return warp(images, maps, knots)
 
 
 AUGMENTATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -72,20 +71,26 @@ def translate(images: Tensor, down: Tensor, right: Tensor, reach: int) -> Tensor
     return runs.index_select(0, starts.flatten()).view(images.shape)
 
 
-def warp(images: Tensor, maps: Tensor, bends: Tensor | None = None) -> Tensor:
-    """Images whose point p is the original's ``maps`` · (p, 1) + ``bends``, from −1 to 1 in each direction, bilinear.
+def warp(images: Tensor, maps: Tensor, knots: Tensor | None = None) -> Tensor:
+    """Images whose point p is the original's ``maps`` · (p, 1) and a bend, from −1 to 1 in each direction, bilinear.
 
     Args:
         images: (B, C, H, W).
         maps: (B, 2, 3).
-        bends: (B, 2, H, W), right and down; none by default.
+        knots: (B, 2, KNOTS, KNOTS): how far knots of a net over the image are moved, right and down; the pixels
+            between follow smoothly. None are moved by default.
     """
     count, _, height, width = images.shape
-    y, x = (((2 * torch.arange(side, device=maps.device) + 1) / side - 1) for side in (height, width))
-    points = torch.stack((x.repeat(height), y.repeat_interleave(width), torch.ones_like(y).repeat_interleave(width)))
-    places = (maps.flatten(0, 1) @ points).view(count, 2, height, width)  # torch's affine_grid is ten times slower
-    if bends is not None:
-        places = places + bends
+    # Moves along a side are a sum of functions: its knots', the coordinate itself, and one.
+    down, right = (_functions(side, maps.device) for side in (height, width))  # (H, KNOTS + 2)
+    shares = maps.new_zeros(count, 2, KNOTS + 2, KNOTS + 2)
+    if knots is not None:
+        shares[:, :, 2:, 2:] = knots
+    shares[:, :, 0, 0] = maps[:, :, 2]
+    shares[:, :, 0, 1] = maps[:, :, 0]
+    shares[:, :, 1, 0] = maps[:, :, 1]
+    across = (shares.view(-1, KNOTS + 2) @ right.T).view(2 * count, KNOTS + 2, width)
+    places = torch.bmm(down.expand(2 * count, -1, -1), across).view(count, 2, height, width)
     moved = F.grid_sample(images.to(maps.dtype), places.permute(0, 2, 3, 1), align_corners=False)
     return (moved if images.is_floating_point() else moved.round()).to(images.dtype)
 
@@ -109,10 +114,12 @@ def _random_maps(images: Tensor) -> Tensor:
     return torch.cat((turned, draw(2 * MOVE, 2, 1)), 2)
 
 
-def _between_knots(side: int, device: torch.device) -> Tensor:
-    """Weights of the knots for each pixel along a side, by cubic interpolation: (side, KNOTS)."""
+def _functions(side: int, device: torch.device) -> Tensor:
+    """One, the coordinate, and the weight of each knot by cubic interpolation, for each pixel: (side, KNOTS + 2)."""
+    coordinate = (2 * torch.arange(side, device=device) + 1) / side - 1
     knots = torch.eye(KNOTS, device=device).view(1, 1, KNOTS, KNOTS)
-    return F.interpolate(knots, (side, KNOTS), mode="bicubic", align_corners=True)[0, 0]
+    between = F.interpolate(knots, (side, KNOTS), mode="bicubic", align_corners=True)[0, 0]
+    return torch.cat((torch.ones_like(coordinate)[:, None], coordinate[:, None], between), 1)
 
 
 def _random_translation(images: Tensor, reach: int) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from snncompress.data.task import Task
 from snncompress.errors import TrainingDivergedError
 from snncompress.evaluation.likelihood import as_rows, default_loss, faults
+from snncompress.models.batch_last import BatchLast, suits
 from snncompress.models.layers import fill_zeros, find_zeros
 from snncompress.models.layout import Arranger
 from snncompress.noise.attach import Noise
@@ -80,6 +81,8 @@ class Learner:
     def hold_zeros(self) -> None:
         """Weights of a sparse model that are zero now stay zero."""
         self._zeros = find_zeros(self.model) if self.sparse else {}
+        held = [self.model.get_parameter(name) for name in self._zeros]
+        self._fast = BatchLast(held) if suits(self.model) else nullcontext()
 
     def _noise_factor(self) -> float:
         """How much faster than the weights the noise's parameters learn."""
@@ -107,7 +110,7 @@ class Learner:
         if not self.model.training:
             self.model.train()
         arranged = self._arrange(self.model, inputs)
-        with self._casting(), nullcontext() if self.teacher is None else self.teacher.listen(self.model):
+        with self._fast, self._casting(), nullcontext() if self.teacher is None else self.teacher.listen(self.model):
             outputs = precise(self.model(arranged))
         loss = self.loss(outputs, targets)
         if blended is not None:

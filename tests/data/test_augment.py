@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from snncompress.data.augment import AUGMENTATIONS, mirror, translate, warp
+from snncompress.data.augment import AUGMENTATIONS, KNOTS, mirror, translate, warp
 
 
 def digits(dtype: torch.dtype = torch.uint8, channels: int = 2) -> Tensor:
@@ -111,14 +111,18 @@ def test_warp_turns_by_a_right_angle_and_moves_by_a_pixel() -> None:
     assert moved[..., -1].abs().max() < 1e-3
 
 
-def test_warp_moves_every_point_by_its_own_bend() -> None:
+def test_warp_moves_points_with_the_knots_around_them() -> None:
     images = digits(torch.float32)
-    bends = torch.zeros(6, 2, 7, 9)
-    bends[:, 0, :3] = 2 / 9  # the upper rows show what is a pixel to the right, the others what is a pixel below
-    bends[:, 1, 3:] = 2 / 7
-    bent = warp(images, maps((1, 0, 0), (0, 1, 0)), bends)
-    torch.testing.assert_close(bent[:, :, :3, :-1], images[:, :, :3, 1:], rtol=1e-5, atol=1e-3)
-    torch.testing.assert_close(bent[:, :, 3:-1], images[:, :, 4:], rtol=1e-5, atol=1e-3)
+    still = maps((1, 0, 0), (0, 1, 0))
+    knots = torch.zeros(6, 2, KNOTS, KNOTS)
+    knots[:, 0] = 2 / 9  # from −1 to 1 are 9 pixels: all show what is a pixel to the right
+    torch.testing.assert_close(warp(images, still, knots)[..., :-1], images[..., 1:], rtol=1e-5, atol=1e-3)
+    knots[:, 0] = 0
+    knots[:, 1, 0, 0] = 2 / 7  # the upper left corner shows what is a pixel below; what is far from it stays
+    bent = warp(images, still, knots)
+    torch.testing.assert_close(bent[:, :, 0, 0], images[:, :, 1, 0], rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(bent[:, :, 4:], images[:, :, 4:], rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(bent[..., 5:], images[..., 5:], rtol=1e-5, atol=1e-3)
 
 
 def test_elastic_bends_a_straight_edge_and_affine_does_not() -> None:

@@ -1,0 +1,222 @@
+"""Thin convolutions, many times faster on a CPU: images lie with the batch last, zero weights cost nothing.
+
+Libraries compute convolutions channel by channel in blocks of 8 or 16; what pruning leaves has fewer. Inside
+``BatchLast`` a convolution with few weights and the pooling behind it are computed by ``batch_last_kernels``, whatever
+code calls them. Tensors keep their shapes; only their strides tell that the images lie next to each other.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
+
+MOST_WEIGHTS = 7  # a thin convolution has at most so many for each place it reads: with more, blocks are faster
+FEWEST_IMAGES = 64  # of a batch: rows must be long enough for the vector units
+Pair = int | Sequence[int]
+
+
+def suits(model: nn.Module) -> bool:
+    """Whether a model may gain: numba is there, and no norm between its layers that knows other layouts only."""
+    return _compiles() and not any(isinstance(module, nn.modules.batchnorm._NormBase) for module in model.modules())
+
+
+@cache
+def _compiles() -> bool:
+    """Whether numba is installed (``pip install "snncompress[fast]"``)."""
+    return importlib.util.find_spec("numba") is not None
+
+
+class BatchLast(TorchFunctionMode):
+    """While it is entered, thin convolutions of float32 batches on a CPU are computed with the batch last.
+
+    Args:
+        held: weights whose zeros stay zero: these are left out, and their gradient is zero.
+    """
+
+    def __init__(self, held: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self._held = {id(weight) for weight in held}
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Calls what is faster."""
+        kwargs = kwargs or {}
+        if func in (torch.conv2d, F.conv2d):
+            return self._conv2d(*args, **kwargs)
+        if func in (torch.max_pool2d, F.max_pool2d) and _is_batch_last(args[0]) and _halves(*args[1:], **kwargs):
+            return _Pool.apply(args[0])
+        return func(*args, **kwargs)
+
+    def _conv2d(
+        self,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Pair = 1,
+        padding: Pair | str = 0,
+        dilation: Pair = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        ordinary = _pair(stride) == _pair(dilation) == (1, 1) and groups == 1 and not isinstance(padding, str)
+        if ordinary and _computable(input, weight) and not torch.is_autocast_enabled("cpu"):
+            kept = weight.detach() != 0 if id(weight) in self._held else torch.ones_like(weight, dtype=torch.bool)
+            if int(kept.sum()) <= MOST_WEIGHTS * weight[0].numel():
+                return _Convolve.apply(input, weight, bias, _pair(padding), kept)  # type: ignore[no-any-return]
+        return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
+
+
+def _computable(images: Tensor, weight: Tensor) -> bool:
+    """Whether the kernels know such tensors."""
+    return (
+        images.dim() == 4
+        and len(images) >= FEWEST_IMAGES
+        and all(one.device.type == "cpu" and one.dtype is torch.float32 for one in (images, weight))
+    )
+
+
+def _is_batch_last(images: Tensor) -> bool:
+    return images.dim() == 4 and len(images) >= FEWEST_IMAGES and images.permute(1, 2, 3, 0).is_contiguous()
+
+
+def _halves(
+    kernel_size: Pair,
+    stride: Pair | None = None,
+    padding: Pair = 0,
+    dilation: Pair = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> bool:
+    """Whether pooling takes the largest of two by two pixels, and nothing else is asked for."""
+    twos = _pair(kernel_size) == (2, 2) and (not stride or _pair(stride) == (2, 2))
+    return twos and _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and not (ceil_mode or return_indices)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    values = (value, value) if isinstance(value, int) else tuple(value)
+    return values if len(values) == 2 else (values[0], values[0])
+
+
+def _inside(images: Tensor) -> np.ndarray[Any, Any]:
+    """(B, C, H, W) as a contiguous array (C, H, W, B)."""
+    return images.detach().permute(1, 2, 3, 0).contiguous().numpy()
+
+
+def _outside(array: np.ndarray[Any, Any]) -> Tensor:
+    """(C, H, W, B) as a tensor (B, C, H, W) of the same memory."""
+    return torch.from_numpy(array).permute(3, 0, 1, 2)
+
+
+@cache
+def _workers(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="batch-last")
+
+
+def _share(images: int, work: Callable[[int, int], Any]) -> list[Any]:
+    """Calls ``work(begin, end)`` on parts of a batch, a thread each; the results in order."""
+    threads = max(1, min(torch.get_num_threads(), images // FEWEST_IMAGES))
+    length = math.ceil(images / threads)
+    parts = [(begin, min(begin + length, images)) for begin in range(0, images, length)]
+    if len(parts) == 1:
+        return [work(*parts[0])]
+    return list(_workers(threads).map(lambda part: work(*part), parts))
+
+
+class _Taps:
+    """The weights that are kept, by output: those of ``correlate``."""
+
+    def __init__(self, weight: Tensor, kept: Tensor, padding: Sequence[int]) -> None:
+        self.places = kept.nonzero()  # (T, 4): o, c, y, x, sorted by o
+        counts = torch.bincount(self.places[:, 0], minlength=len(weight))
+        self.first = np.concatenate(([0], counts.cumsum(0).numpy()))
+        self.taps = (self.places[:, 1:] - torch.tensor([0, *padding])).numpy()
+        self.weights = weight.detach()[kept].numpy()
+
+
+class _Convolve(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, images: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int], kept: Tensor
+    ) -> Tensor:
+        inside, taps = _inside(images), _Taps(weight, kept, padding)
+        height, width = (
+            side + 2 * pad - kernel + 1
+            for side, pad, kernel in zip(images.shape[2:], padding, weight.shape[2:], strict=True)
+        )
+        added = np.zeros(len(weight), np.float32) if bias is None else bias.detach().contiguous().numpy()
+        ctx.inside, ctx.taps, ctx.padding = inside, taps, padding
+        ctx.save_for_backward(weight, kept)
+        return _correlate(inside, taps, added, height, width)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        from snncompress.models.batch_last_kernels import weigh
+
+        weight, kept = ctx.saved_tensors
+        inside, taps, gradient = ctx.inside, ctx.taps, _inside(above)
+        images_grad = weight_grad = bias_grad = None
+        if ctx.needs_input_grad[0]:
+            # Where an output looked at an input, the input looks back: kernels mirrored, outputs and inputs swapped.
+            back = [side - 1 - pad for side, pad in zip(weight.shape[2:], ctx.padding, strict=True)]
+            turned, kept_turned = (tensor.flip(2, 3).transpose(0, 1) for tensor in (weight, kept))
+            none = np.zeros(len(inside), np.float32)
+            images_grad = _correlate(gradient, _Taps(turned, kept_turned, back), none, *inside.shape[1:3])
+        if ctx.needs_input_grad[1]:
+
+            def part(begin: int, end: int) -> np.ndarray[Any, Any]:
+                sums = np.zeros(len(taps.taps) + 1)
+                weigh(inside, gradient, taps.first, taps.taps, sums, begin, end)
+                return sums[:-1]
+
+            found = sum(_share(inside.shape[3], part))
+            weight_grad = torch.zeros_like(weight)
+            weight_grad[kept] = torch.from_numpy(found).to(weight.dtype)
+        if ctx.needs_input_grad[2]:
+            bias_grad = torch.from_numpy(gradient).sum((1, 2, 3))
+        return images_grad, weight_grad, bias_grad, None, None
+
+
+def _correlate(
+    inside: np.ndarray[Any, Any], taps: _Taps, bias: np.ndarray[Any, Any], height: int, width: int
+) -> Tensor:
+    from snncompress.models.batch_last_kernels import correlate
+
+    images = inside.shape[3]
+    out = torch.empty(len(bias), height, width, images).numpy()  # torch aligns what vector units read
+    _share(images, lambda *part: correlate(inside, out, bias, taps.first, taps.taps, taps.weights, *part))
+    return _outside(out)
+
+
+class _Pool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, images: Tensor) -> Tensor:
+        from snncompress.models.batch_last_kernels import pool
+
+        inside = _inside(images)
+        channels, height, width, count = inside.shape
+        out = torch.empty(channels, height // 2, width // 2, count).numpy()
+        _share(count, lambda *part: pool(inside, out, *part))
+        ctx.inside, ctx.pooled = inside, out
+        return _outside(out)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> Tensor:
+        from snncompress.models.batch_last_kernels import unpool
+
+        odd = any(side % 2 for side in ctx.inside.shape[1:3])  # then some pixels are in no window
+        gradient, out = _inside(above), (torch.zeros if odd else torch.empty)(ctx.inside.shape).numpy()
+        _share(gradient.shape[3], lambda *part: unpool(ctx.inside, ctx.pooled, gradient, out, *part))
+        return _outside(out)
