@@ -163,16 +163,16 @@ def measure_times(network: str, variants: list[str], rounds: int, seconds: float
     steps = {variant: make_step(network, variant) for variant in variants}
     for step in steps.values():  # memory is reserved, kernels are chosen
         step()
-    count = max(1, round(1000 * seconds / _milliseconds(steps[variants[0]], 2)))
+    count = max(1, round(1000 * seconds / milliseconds(steps[variants[0]], 2)))
     found: dict[str, list[float]] = {variant: [] for variant in variants}
     for index in range(rounds):
         order = variants if index % 2 == 0 else variants[::-1]  # none always profits from its place
         for variant in order:
-            found[variant].append(_milliseconds(steps[variant], count))
+            found[variant].append(milliseconds(steps[variant], count))
     return found
 
 
-def _milliseconds(step: Callable[[], None], count: int) -> float:
+def milliseconds(step: Callable[[], None], count: int) -> float:
     began = time.perf_counter()
     for _ in range(count):
         step()
