@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-MOST_WEIGHTS = 7  # a thin convolution has at most so many for each place it reads: with more, blocks are faster
+MOST_WEIGHTS = 8  # a thin convolution has at most so many for each place it reads: with more, blocks are faster
 FEWEST_IMAGES = 64  # of a batch: rows must be long enough for the vector units
 Pair = int | Sequence[int]
 

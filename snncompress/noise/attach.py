@@ -105,6 +105,12 @@ class Noise:
         for _, branch, layer in self.pairs():
             branch.unsettle(layer)
 
+    def silence_zeros(self) -> None:
+        """Weights that are zero have no noise, either; a layer of nothing but zeros has nothing else."""
+        for _, branch, layer in self.pairs():
+            if bool(layer.weight.any()):
+                branch.silence(layer, layer.weight.detach() == 0)
+
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All parameters of the branches, as ``layer.parameter``."""
         for name, branch in self.branches.items():

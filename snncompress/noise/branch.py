@@ -92,6 +92,9 @@ class Branch(nn.Module, ABC):
     def unsettle(self, layer: Layer) -> None:
         """Undoes ``settle`` where training goes on better from other weights of the same distribution."""
 
+    def silence(self, layer: Layer, gone: Tensor) -> None:
+        """Where each weight has noise of its own: some weights are zero from now on, and have none."""
+
     def hollow(self, layer: Layer) -> bool:
         """Whether the mean carries nothing: such a layer is used by sampling only."""
         return False

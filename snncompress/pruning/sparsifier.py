@@ -113,7 +113,7 @@ class Sparsifier:
             layer: Any = self.subject.model.get_submodule(name)
             if name in self.hollow:
                 assert self.subject.noise is not None
-                self.subject.noise.branches[name].silence(layer, where)  # type: ignore[operator]
+                self.subject.noise.branches[name].silence(layer, where)
             else:
                 layer.weight.masked_fill_(where, 0.0)
 

@@ -184,7 +184,10 @@ def _attach(
         assert noise is not None
         noise.unsettle()
         return noise
-    return attach(model, method, run.input_shape, options, layers)
+    noise = attach(model, method, run.input_shape, options, layers)
+    if run.sparse:
+        noise.silence_zeros()
+    return noise
 
 
 def _loop(

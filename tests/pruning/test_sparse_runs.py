@@ -74,6 +74,20 @@ def test_training_keeps_the_zeros(thin: Run, data: Dataset, method: str) -> None
     assert (trained.sparse, trained.storage) == (True, "csr")
 
 
+@pytest.mark.parametrize("method", ["sparse-vd", "vd", "variance"])
+def test_weights_that_are_zero_have_no_noise(thin: Run, data: Dataset, method: str) -> None:
+    run = train(thin, data, TRAINED, method=method)
+    noise = run.attach_noise(copy.deepcopy(run.model))
+    assert noise is not None
+    for name, branch, layer in noise.pairs():
+        mean, variance = branch.moments(layer)  # type: ignore[operator]
+        zero = thin.model.get_submodule(name).weight == 0
+        assert bool(zero.any())
+        assert not mean[zero].any()
+        assert not variance[zero].any()
+        assert variance[~zero].all()
+
+
 def test_so_do_other_optimizers_and_langevin_dynamics(thin: Run, data: Dataset) -> None:
     slow = replace(TRAINED, optimizer=OptimizerName.SGD, epochs=1)
     assert_zeros_stay(thin.model, train(thin, data, slow).model)
