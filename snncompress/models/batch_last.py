@@ -28,11 +28,11 @@ Pair = int | Sequence[int]
 
 def suits(model: nn.Module) -> bool:
     """Whether a model may gain: numba is there, and no norm between its layers that knows other layouts only."""
-    return _compiles() and not any(isinstance(module, nn.modules.batchnorm._NormBase) for module in model.modules())
+    return compiles() and not any(isinstance(module, nn.modules.batchnorm._NormBase) for module in model.modules())
 
 
 @cache
-def _compiles() -> bool:
+def compiles() -> bool:
     """Whether numba is installed (``pip install "snncompress[fast]"``)."""
     return importlib.util.find_spec("numba") is not None
 
@@ -69,21 +69,24 @@ class BatchLast(TorchFunctionMode):
         dilation: Pair = 1,
         groups: int = 1,
     ) -> Tensor:
-        ordinary = _pair(stride) == _pair(dilation) == (1, 1) and groups == 1 and not isinstance(padding, str)
-        if ordinary and _computable(input, weight) and not torch.is_autocast_enabled("cpu"):
+        if not isinstance(padding, str) and groups == 1 and _pair(stride) == _pair(dilation) == (1, 1):
             kept = weight.detach() != 0 if id(weight) in self._held else torch.ones_like(weight, dtype=torch.bool)
-            if int(kept.sum()) <= MOST_WEIGHTS * weight[0].numel():
-                return _Convolve.apply(input, weight, bias, _pair(padding), kept)  # type: ignore[no-any-return]
+            if is_thin(input, kept):
+                return convolve(input, weight, bias, padding, kept)
         return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
 
 
-def _computable(images: Tensor, weight: Tensor) -> bool:
-    """Whether the kernels know such tensors."""
-    return (
-        images.dim() == 4
-        and len(images) >= FEWEST_IMAGES
-        and all(one.device.type == "cpu" and one.dtype is torch.float32 for one in (images, weight))
-    )
+def is_thin(images: Tensor, kept: Tensor) -> bool:
+    """Whether a convolution of such images with the weights that are kept is faster with the batch last."""
+    ours = images.device.type == "cpu" and images.dtype is torch.float32 and not torch.is_autocast_enabled("cpu")
+    long = images.dim() == 4 and len(images) >= FEWEST_IMAGES
+    return ours and long and int(kept.sum()) <= MOST_WEIGHTS * kept[0].numel()
+
+
+def convolve(images: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair, kept: Tensor) -> Tensor:
+    """A convolution of stride 1 with the batch last; weights that are not kept are zero, and so is their gradient."""
+    output: Tensor = _Convolve.apply(images, weight, bias, _pair(padding), kept)
+    return output
 
 
 def _is_batch_last(images: Tensor) -> bool:

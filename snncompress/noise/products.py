@@ -6,7 +6,8 @@ convolutions have on a CPU; the numbers are those of the layer's own operation:
 - Where the weights far outnumber the values that are read, as at the end of a VGG, torch takes as long to rearrange the
   weights, for every product and twice on the way back, as to multiply. There the patches that the kernel sees are
   gathered once, a row each, and the products are those of matrices.
-- Where channels do not come in eights, as in LeNet, the way back is faster with the channels last in memory.
+- Where channels do not come in eights, as in LeNet, the way back is faster with the channels last in memory; where most
+  weights are zero and stay zero, with the batch last (``models/batch_last.py``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from snncompress.models.batch_last import compiles, convolve, is_thin
 from snncompress.noise.branch import Layer, apply
 
 LANES = 8  # channels that a convolution treats at once
@@ -27,11 +29,18 @@ OUTNUMBERED = 4  # weights for each value that is read, from which gathering pat
 Multiply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
-def open_product(layer: Layer, x: Tensor) -> tuple[Tensor, Multiply]:
+def open_product(layer: Layer, x: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Multiply]:
     """The input as it is multiplied, and the multiplication: ``multiply(arranged, weight, bias) → output``.
 
     Any function that acts on each value of ``x`` may act on the arranged input instead, if it maps 0 to 0 (padding).
+
+    Args:
+        layer: whose operation it is.
+        x: its input.
+        kept: where the weights may be other than zero; elsewhere they need no gradient.
     """
+    if isinstance(layer, nn.Conv2d) and kept is not None and _is_sparse(layer, x, kept):
+        return x, lambda arranged, weight, bias: convolve(arranged, weight, bias, layer.padding, kept)  # type: ignore[arg-type]
     if not (isinstance(layer, nn.Conv2d) and _gathering_pays(layer, x)):
         return x, lambda arranged, weight, bias: _multiply(layer, arranged, weight, bias)
     height, width = _output_size(layer, x)
@@ -81,6 +90,12 @@ class _Convolution(torch.autograd.Function):
 def _is_simple(conv: nn.Conv2d, x: Tensor) -> bool:
     simple = conv.groups == 1 and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
     return simple and x.dim() == 4 and x.device.type == "cpu"
+
+
+def _is_sparse(conv: nn.Conv2d, x: Tensor, kept: Tensor) -> bool:
+    """Whether so many weights are zero that the others are faster one by one."""
+    dense = conv.stride != (1, 1) or conv.dilation != (1, 1) or bool(kept.all())
+    return compiles() and not dense and _is_simple(conv, x) and is_thin(x, kept)
 
 
 def _gathering_pays(conv: nn.Conv2d, x: Tensor) -> bool:

@@ -71,7 +71,7 @@ class WeightBranch(Branch):
     def sample(self, layer: Layer, x: Tensor) -> Tensor:
         """Local reparameterization."""
         mean, variance = self.moments(layer)
-        arranged, multiply = open_product(layer, x)
+        arranged, multiply = open_product(layer, x, variance.detach() != 0)  # where that is zero, the mean is
         a, squared = with_square(arranged)
         return perturb(multiply(a, mean, layer.bias), multiply(squared, variance, None))
 

@@ -81,7 +81,8 @@ class Learner:
     def hold_zeros(self) -> None:
         """Weights of a sparse model that are zero now stay zero."""
         self._zeros = find_zeros(self.model) if self.sparse else {}
-        held = [self.model.get_parameter(name) for name in self._zeros]
+        # Noise brings its own products: beside a dense one, zeros of the mean would save nothing.
+        held = [self.model.get_parameter(name) for name in self._zeros if self.noise is None]
         self._fast = BatchLast(held) if suits(self.model) else nullcontext()
 
     def _noise_factor(self) -> float:
