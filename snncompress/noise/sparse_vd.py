@@ -80,8 +80,10 @@ class NoiseBranch(WeightBranch):
         return variance > layer.weight.square().add_(FLOOR).mul_(math.exp(self.options.threshold))
 
     def kl(self, layer: Layer) -> Tensor:
-        """The known approximation, summed over the weights."""
-        kl: Tensor = _Kl.apply(layer.weight, self.log_sigma2)
+        """The known approximation, summed over the weights that are not silent."""
+        audible = self.log_sigma2.detach() > SILENT
+        pair = (layer.weight, self.log_sigma2)
+        kl: Tensor = _Kl.apply(*(pair if bool(audible.all()) else (values[audible] for values in pair)))
         return kl
 
     def hollow(self, layer: Layer) -> bool:

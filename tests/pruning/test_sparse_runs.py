@@ -88,6 +88,13 @@ def test_weights_that_are_zero_have_no_noise(thin: Run, data: Dataset, method: s
         assert variance[~zero].all()
 
 
+def test_only_weights_that_are_left_pay_for_their_signal(thin: Run, data: Dataset) -> None:
+    noise = train(thin, data, TRAINED, method="sparse-vd").attach_noise(copy.deepcopy(thin.model))
+    left = sum(int(layer.weight.count_nonzero()) for layer in weight_layers(thin.model).values())
+    assert noise is not None
+    assert 0 < (noise.kl() or 0) <= 5 * left  # nats: one pays at most ½·log(1 + e⁸) and 0.64
+
+
 def test_so_do_other_optimizers_and_langevin_dynamics(thin: Run, data: Dataset) -> None:
     slow = replace(TRAINED, optimizer=OptimizerName.SGD, epochs=1)
     assert_zeros_stay(thin.model, train(thin, data, slow).model)
