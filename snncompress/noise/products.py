@@ -94,8 +94,9 @@ def _is_simple(conv: nn.Conv2d, x: Tensor) -> bool:
 
 def _is_sparse(conv: nn.Conv2d, x: Tensor, kept: Tensor) -> bool:
     """Whether so many weights are zero that the others are faster one by one."""
-    dense = conv.stride != (1, 1) or conv.dilation != (1, 1) or bool(kept.all())
-    return compiles() and not dense and _is_simple(conv, x) and is_thin(x, kept)
+    if not (compiles() and _is_simple(conv, x) and conv.stride == conv.dilation == (1, 1)):
+        return False
+    return not bool(kept.all()) and is_thin(x, kept)
 
 
 def _gathering_pays(conv: nn.Conv2d, x: Tensor) -> bool:

@@ -80,10 +80,8 @@ class NoiseBranch(WeightBranch):
         return variance > layer.weight.square().add_(FLOOR).mul_(math.exp(self.options.threshold))
 
     def kl(self, layer: Layer) -> Tensor:
-        """The known approximation, summed over the weights that are not silent."""
-        audible = self.log_sigma2.detach() > SILENT
-        pair = (layer.weight, self.log_sigma2)
-        kl: Tensor = _Kl.apply(*(pair if bool(audible.all()) else (values[audible] for values in pair)))
+        """The known approximation, summed over the weights."""
+        kl: Tensor = _Kl.apply(layer.weight, self.log_sigma2)
         return kl
 
     def hollow(self, layer: Layer) -> bool:
@@ -108,7 +106,7 @@ class _Kl(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mu: Tensor, log_sigma2: Tensor) -> Tensor:
         q = mu.square().add_(FLOOR)
-        log_alpha = log_sigma2 - q.log()
+        log_alpha = (log_sigma2 - q.log()).masked_fill_(log_sigma2 <= SILENT, math.inf)  # silent weights pay nothing
         clipped = log_alpha.clamp(-LIMIT, LIMIT)
         r = clipped.sigmoid()
         s = clipped.mul_(-K3).sub_(K2).sigmoid_()
