@@ -6,8 +6,8 @@ convolutions have on a CPU; the numbers are those of the layer's own operation:
 - Where the weights far outnumber the values that are read, as at the end of a VGG, torch takes as long to rearrange the
   weights, for every product and twice on the way back, as to multiply. There the patches that the kernel sees are
   gathered once, a row each, and the products are those of matrices.
-- Where channels do not come in eights, as in LeNet, the way back is faster with the channels last in memory; where most
-  weights are zero and stay zero, with the batch last (``models/batch_last.py``).
+- Where channels do not come in eights, as in LeNet, the way back is faster with the channels last in memory; where it
+  has few weights, with the batch last (``models/batch_last.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from snncompress.models.batch_last import compiles, convolve, is_thin
+from snncompress.models.batch_last import convolve, suits
 from snncompress.noise.branch import Layer, apply
 
 LANES = 8  # channels that a convolution treats at once
@@ -39,7 +39,7 @@ def open_product(layer: Layer, x: Tensor, kept: Tensor | None = None) -> tuple[T
         x: its input.
         kept: where the weights may be other than zero; elsewhere they need no gradient.
     """
-    if isinstance(layer, nn.Conv2d) and kept is not None and _is_sparse(layer, x, kept):
+    if isinstance(layer, nn.Conv2d) and kept is not None and _is_thin(layer, x):
         return x, lambda arranged, weight, bias: convolve(arranged, weight, bias, layer.padding, kept)  # type: ignore[arg-type]
     if not (isinstance(layer, nn.Conv2d) and _gathering_pays(layer, x)):
         return x, lambda arranged, weight, bias: _multiply(layer, arranged, weight, bias)
@@ -60,7 +60,7 @@ def _multiply(layer: Layer, x: Tensor, weight: Tensor, bias: Tensor | None) -> T
     if not (isinstance(layer, nn.Conv2d) and _is_simple(layer, x)):
         return apply(layer, x, weight, bias)
     in_eights = layer.in_channels > 1 and layer.out_channels % LANES == 0
-    if in_eights or x.dtype is not torch.float32 or torch.is_autocast_enabled("cpu"):
+    if in_eights or suits(x) or x.dtype is not torch.float32 or torch.is_autocast_enabled("cpu"):
         return apply(layer, x, weight, bias)
     product: Tensor = _Convolution.apply(layer, x, weight, bias)
     return product
@@ -92,11 +92,8 @@ def _is_simple(conv: nn.Conv2d, x: Tensor) -> bool:
     return simple and x.dim() == 4 and x.device.type == "cpu"
 
 
-def _is_sparse(conv: nn.Conv2d, x: Tensor, kept: Tensor) -> bool:
-    """Whether so many weights are zero that the others are faster one by one."""
-    if not (compiles() and _is_simple(conv, x) and conv.stride == conv.dilation == (1, 1)):
-        return False
-    return not bool(kept.all()) and is_thin(x, kept)
+def _is_thin(conv: nn.Conv2d, x: Tensor) -> bool:
+    return suits(x) and _is_simple(conv, x) and conv.stride == conv.dilation == (1, 1)
 
 
 def _gathering_pays(conv: nn.Conv2d, x: Tensor) -> bool:

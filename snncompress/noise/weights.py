@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -62,6 +62,7 @@ class KlOptions:
 class WeightBranch(Branch):
     """A Gaussian on every weight of a layer."""
 
+    zeros_stay: ClassVar[bool] = True
     options: Any  # the method's, with the fields of KlOptions
 
     @abstractmethod

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from snncompress.data.task import Task
 from snncompress.errors import TrainingDivergedError
 from snncompress.evaluation.likelihood import as_rows, default_loss, faults
-from snncompress.models.batch_last import BatchLast, suits
+from snncompress.models.batch_last import faster
 from snncompress.models.layers import fill_zeros, find_zeros
 from snncompress.models.layout import Arranger
 from snncompress.noise.attach import Noise
@@ -81,9 +81,7 @@ class Learner:
     def hold_zeros(self) -> None:
         """Weights of a sparse model that are zero now stay zero."""
         self._zeros = find_zeros(self.model) if self.sparse else {}
-        # Noise brings its own products: beside a dense one, zeros of the mean would save nothing.
-        held = [self.model.get_parameter(name) for name in self._zeros if self.noise is None]
-        self._fast = BatchLast(held) if suits(self.model) else nullcontext()
+        self._fast = faster(self.model, self._zeros if self.noise is None or self.noise.kind.zeros_stay else {})
 
     def _noise_factor(self) -> float:
         """How much faster than the weights the noise's parameters learn."""

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from snncompress.models import batch_last
-from snncompress.models.batch_last import FEWEST_IMAGES, BatchLast, suits
+from snncompress.models.batch_last import FEWEST_IMAGES, BatchLast, faster
+from snncompress.models.layers import find_zeros
 from snncompress.models.lenet import lenet5
 from snncompress.models.resnet import resnet20
+from snncompress.noise.products import open_product
 from snncompress.training.learner import Learner
 from snncompress.training.options import Precision, TrainOptions
 
@@ -89,7 +91,7 @@ def test_of_equal_pixels_the_first_takes_the_gradient_as_in_torch() -> None:
 
 def test_zeros_that_are_held_cost_nothing_and_learn_nothing() -> None:
     torch.manual_seed(0)
-    conv = nn.Conv2d(2, 40, 3)  # too many weights, but for the zeros
+    conv = nn.Conv2d(2, 40, 3)
     with torch.no_grad():
         conv.weight[torch.rand_like(conv.weight) < 0.9] = 0.0
     images = torch.randn(FEWEST_IMAGES, 2, 8, 8)
@@ -98,7 +100,6 @@ def test_zeros_that_are_held_cost_nothing_and_learn_nothing() -> None:
     assert_close(outputs, expected)
     assert_close(by_bias, all_by_bias)
     assert_close(by_weight, all_by_weight * (conv.weight != 0))
-    assert not gradients(conv, images, BatchLast())[0].permute(1, 2, 3, 0).is_contiguous()
 
 
 def test_a_zero_that_is_not_held_has_its_gradient() -> None:
@@ -150,7 +151,7 @@ def test_training_goes_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
     model = thin_lenet()
     learned = []
     for fast in (True, False):
-        monkeypatch.setattr(batch_last, "compiles", lambda fast=fast: fast)
+        monkeypatch.setattr(batch_last, "_compiles", lambda fast=fast: fast)
         learner = Learner(copy.deepcopy(model), None, TrainOptions())
         for batch, truth in zip(images, labels, strict=True):
             learner.step(batch, truth, 1e-3)
@@ -159,12 +160,39 @@ def test_training_goes_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (one - other).abs().max() < 1e-5
 
 
-def test_networks_with_norms_and_half_precision_keep_torchs_layouts() -> None:
-    assert suits(lenet5())
-    assert not suits(resnet20())
+def test_thin_networks_without_norms_are_faster_so() -> None:
+    assert isinstance(faster(thin_lenet(), {}), BatchLast)
+    assert not isinstance(faster(nn.Sequential(nn.Linear(3, 2)), {}), BatchLast)
+    assert not isinstance(faster(resnet20(), {}), BatchLast)
+    thick = lenet5()
+    assert not isinstance(faster(thick, {}), BatchLast)
+    with torch.no_grad():
+        thick.get_parameter("conv1.weight")[7:] = 0.0
+        thick.get_parameter("conv2.weight")[7:] = 0.0
+    assert isinstance(faster(thick, find_zeros(thick)), BatchLast)
+
+
+def test_half_precision_keeps_torchs_layouts() -> None:
     learner = Learner(thin_lenet(), None, TrainOptions(precision=Precision.BFLOAT16))
     learner.step(torch.randn(FEWEST_IMAGES, 1, 28, 28), torch.randint(10, (FEWEST_IMAGES,)), 1e-3)
     learner.check_finite()
+
+
+def test_products_of_noise_leave_out_what_is_silent() -> None:
+    torch.manual_seed(0)
+    conv, images = nn.Conv2d(2, 3, 3, padding=1), torch.randn(FEWEST_IMAGES, 2, 8, 8)
+    kept = torch.rand_like(conv.weight) < 0.5
+    weight = (conv.weight.detach() * kept).requires_grad_()
+    with BatchLast():
+        arranged, multiply = open_product(conv, images, kept)
+        found = multiply(arranged, weight, conv.bias)
+    assert found.permute(1, 2, 3, 0).is_contiguous()
+    expected = F.conv2d(images, weight, conv.bias, padding=1)
+    assert_close(found, expected)
+    by_weight, by_bias = torch.autograd.grad(found.square().sum(), (weight, conv.bias))
+    all_by_weight, all_by_bias = torch.autograd.grad(expected.square().sum(), (weight, conv.bias))
+    assert_close(by_weight, all_by_weight * kept)
+    assert_close(by_bias, all_by_bias)
 
 
 def test_a_broken_weight_is_not_hidden() -> None:
