@@ -172,7 +172,7 @@ class _Taps:
         counts = torch.bincount(places[:, 0], minlength=len(weight))
         self.first = np.concatenate(([0], counts.cumsum(0).numpy()))
         self.taps = (places[:, 1:] - torch.tensor([0, *padding])).numpy()
-        self.weights = weight.detach()[kept].numpy()
+        self.weights = F.pad(weight.detach()[kept], (0, 1)).numpy()
 
 
 class _Convolve(torch.autograd.Function):

@@ -20,6 +20,21 @@ _compiled = numba.njit(fastmath={"reassoc", "contract", "nsz"}, nogil=True, cach
 
 
 @_compiled
+def _find(first: Any, taps: Any, shape: Any, o: int, y: int, x: int, rows: Any, which: Any) -> int:
+    """The rows that output o reads at a place, and by which taps; their number, filled up to fours with tap T."""
+    count = 0
+    for t in range(first[o], first[o + 1]):
+        row, column = y + taps[t, 1], x + taps[t, 2]
+        if 0 <= row < shape[1] and 0 <= column < shape[2]:
+            rows[count], which[count] = (taps[t, 0] * shape[1] + row) * shape[2] + column, t
+            count += 1
+    while count % 4:
+        rows[count], which[count] = rows[count - 1], len(taps)
+        count += 1
+    return count
+
+
+@_compiled
 def correlate(images: Any, out: Any, bias: Any, first: Any, taps: Any, weights: Any, begin: int, end: int) -> None:
     """Writes the sums above for the images from ``begin`` to ``end``; outside of an image all is zero.
 
@@ -29,73 +44,52 @@ def correlate(images: Any, out: Any, bias: Any, first: Any, taps: Any, weights: 
         bias: (O,).
         first: (O + 1,): output o has the taps from first[o] to first[o + 1].
         taps: (T, 3): c, dy, dx.
-        weights: (T,).
+        weights: (T + 1,), the last one zero.
         begin: the first image.
         end: the one after the last.
     """
-    channels, height, width, _ = images.shape
-    rows = images.reshape(channels * height * width, images.shape[3])
-    chosen, factors = np.empty(len(taps) + 3, np.int64), np.empty(len(taps) + 3, np.float32)
+    flat = images.reshape(-1, images.shape[3])
+    rows, which = np.empty(len(taps) + 3, np.int64), np.empty(len(taps) + 3, np.int64)
     for start in range(begin, end, CHUNK):
         stop = min(start + CHUNK, end)
         for y in range(out.shape[1]):
             for o in range(out.shape[0]):
                 for x in range(out.shape[2]):
-                    count = 0
-                    for t in range(first[o], first[o + 1]):
-                        row, column = y + taps[t, 1], x + taps[t, 2]
-                        if 0 <= row < height and 0 <= column < width:
-                            chosen[count] = (taps[t, 0] * height + row) * width + column
-                            factors[count] = weights[t]
-                            count += 1
-                    while count % 4:  # a tap of weight zero
-                        chosen[count], factors[count] = chosen[count - 1], 0.0
-                        count += 1
                     sums = out[o, y, x, start:stop]
                     sums[:] = bias[o]
-                    for t in range(0, count, 4):
-                        i0, i1 = rows[chosen[t], start:stop], rows[chosen[t + 1], start:stop]
-                        i2, i3 = rows[chosen[t + 2], start:stop], rows[chosen[t + 3], start:stop]
-                        w0, w1, w2, w3 = factors[t], factors[t + 1], factors[t + 2], factors[t + 3]
+                    for t in range(0, _find(first, taps, images.shape, o, y, x, rows, which), 4):
+                        i0, i1 = flat[rows[t], start:stop], flat[rows[t + 1], start:stop]
+                        i2, i3 = flat[rows[t + 2], start:stop], flat[rows[t + 3], start:stop]
+                        w0, w1 = weights[which[t]], weights[which[t + 1]]
+                        w2, w3 = weights[which[t + 2]], weights[which[t + 3]]
                         for b in range(len(sums)):
                             sums[b] += w0 * i0[b] + w1 * i1[b] + w2 * i2[b] + w3 * i3[b]
 
 
 @_compiled
 def weigh(images: Any, gradient: Any, first: Any, taps: Any, sums: Any, begin: int, end: int) -> None:
-    """Adds the gradient of each tap's weight to ``sums`` (T,); the rest is as in ``correlate``."""
-    channels, height, width, _ = images.shape
-    rows = images.reshape(channels * height * width, images.shape[3])
-    chosen, slots = np.empty(len(taps) + 3, np.int64), np.empty(len(taps) + 3, np.int64)
+    """Adds the gradient of each tap's weight to ``sums`` (T + 1,), the last of no use; the rest as in ``correlate``."""
+    flat = images.reshape(-1, images.shape[3])
+    rows, which = np.empty(len(taps) + 3, np.int64), np.empty(len(taps) + 3, np.int64)
     for start in range(begin, end, CHUNK):
         stop = min(start + CHUNK, end)
         for y in range(gradient.shape[1]):
             for o in range(gradient.shape[0]):
                 for x in range(gradient.shape[2]):
-                    count = 0
-                    for t in range(first[o], first[o + 1]):
-                        row, column = y + taps[t, 1], x + taps[t, 2]
-                        if 0 <= row < height and 0 <= column < width:
-                            chosen[count] = (taps[t, 0] * height + row) * width + column
-                            slots[count] = t
-                            count += 1
-                    while count % 4:
-                        chosen[count], slots[count] = chosen[count - 1], len(taps)  # that sum is not used
-                        count += 1
                     above = gradient[o, y, x, start:stop]
-                    for t in range(0, count, 4):
-                        i0, i1 = rows[chosen[t], start:stop], rows[chosen[t + 1], start:stop]
-                        i2, i3 = rows[chosen[t + 2], start:stop], rows[chosen[t + 3], start:stop]
+                    for t in range(0, _find(first, taps, images.shape, o, y, x, rows, which), 4):
+                        i0, i1 = flat[rows[t], start:stop], flat[rows[t + 1], start:stop]
+                        i2, i3 = flat[rows[t + 2], start:stop], flat[rows[t + 3], start:stop]
                         s0, s1, s2, s3 = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
                         for b in range(len(above)):
                             s0 += above[b] * i0[b]
                             s1 += above[b] * i1[b]
                             s2 += above[b] * i2[b]
                             s3 += above[b] * i3[b]
-                        sums[slots[t]] += s0
-                        sums[slots[t + 1]] += s1
-                        sums[slots[t + 2]] += s2
-                        sums[slots[t + 3]] += s3
+                        sums[which[t]] += s0
+                        sums[which[t + 1]] += s1
+                        sums[which[t + 2]] += s2
+                        sums[which[t + 3]] += s3
 
 
 @_compiled
