@@ -37,16 +37,16 @@ def faster(model: nn.Module, zeros: Mapping[str, Tensor]) -> AbstractContextMana
         model: the network.
         zeros: by the names of weights, where they stay zero.
     """
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d)}
+    weights = {f"{name}.weight": layer.weight for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)}
     normed = any(isinstance(module, nn.modules.batchnorm._NormBase) for module in model.modules())
-    if not layers or normed or not _compiles():
+    elsewhere = any(weight.device.type != "cpu" for weight in weights.values())
+    if not weights or normed or elsewhere or not _compiles():
         return nullcontext()
-    names = {f"{name}.weight": layer.weight for name, layer in layers.items()}
-    left = [w.numel() - (int(zeros[name].sum()) if name in zeros else 0) for name, w in names.items()]
-    places = [weight[0].numel() for weight in names.values()]
-    if sum(count / place for count, place in zip(left, places, strict=True)) > MOST_WEIGHTS * len(layers):
+    held = {name: weight for name, weight in weights.items() if name in zeros}
+    left = {name: weight.numel() - (int(zeros[name].sum()) if name in held else 0) for name, weight in weights.items()}
+    if sum(left[name] / weight[0].numel() for name, weight in weights.items()) > MOST_WEIGHTS * len(weights):
         return nullcontext()
-    return BatchLast([weight for name, weight in names.items() if name in zeros])
+    return BatchLast(held.values())
 
 
 @cache
@@ -118,7 +118,7 @@ def convolve(images: Tensor, weight: Tensor, bias: Tensor | None, padding: Pair,
 
 
 def _is_batch_last(images: Tensor) -> bool:
-    return images.dim() == 4 and len(images) >= FEWEST_IMAGES and images.permute(1, 2, 3, 0).is_contiguous()
+    return suits(images) and images.permute(1, 2, 3, 0).is_contiguous()
 
 
 def _halves(

@@ -55,7 +55,7 @@ class Branch(nn.Module, ABC):
     reach: ClassVar[Reach] = Reach.HIDDEN  # the layers that get noise unless the user chooses
     lr_factor: ClassVar[float] = 1.0  # how much faster than the weights its parameters learn, unless the user says
     beta2: ClassVar[float] = 0.999  # Adam's memory of its parameters' squared gradients
-    zeros_stay: ClassVar[bool] = False  # whether a weight that is zero for good has no noise, either
+    zeros_stay: ClassVar[bool] = False  # whether its products leave out weights that are zero for good
     watched: ClassVar[tuple[Mode, ...]] = ()  # ways of sampling whose errors the history follows, too
 
     mode: Mode = Mode.SAMPLE

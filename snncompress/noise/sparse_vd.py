@@ -52,6 +52,7 @@ class NoiseBranch(WeightBranch):
     """log σ² of one layer's weights."""
 
     reach: ClassVar[Reach] = Reach.ALL
+    zeros_stay: ClassVar[bool] = True
 
     def __init__(self, layer: Layer, options: Options, *, normed: bool) -> None:
         super().__init__()
@@ -73,6 +74,10 @@ class NoiseBranch(WeightBranch):
         """Mean and variance are zero."""
         super().silence(layer, gone)
         self.log_sigma2.masked_fill_(gone, SILENT)
+
+    def audible(self) -> Tensor:
+        """Where log σ² is not that of silence."""
+        return self.log_sigma2.detach() > SILENT
 
     @torch.no_grad()
     def _drowned(self, layer: Layer, variance: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -62,17 +62,20 @@ class KlOptions:
 class WeightBranch(Branch):
     """A Gaussian on every weight of a layer."""
 
-    zeros_stay: ClassVar[bool] = True
     options: Any  # the method's, with the fields of KlOptions
 
     @abstractmethod
     def moments(self, layer: Layer) -> tuple[Tensor, Tensor]:
         """Mean and variance of every weight, of the weight's shape."""
 
+    def audible(self) -> Tensor | None:
+        """Where the weights have not been silenced, if the branch knows: elsewhere nothing is multiplied or learned."""
+        return None
+
     def sample(self, layer: Layer, x: Tensor) -> Tensor:
         """Local reparameterization."""
         mean, variance = self.moments(layer)
-        arranged, multiply = open_product(layer, x, variance.detach() != 0)  # where that is zero, the mean is
+        arranged, multiply = open_product(layer, x, self.audible())
         a, squared = with_square(arranged)
         return perturb(multiply(a, mean, layer.bias), multiply(squared, variance, None))
 

@@ -14,6 +14,7 @@ from snncompress.models.batch_last import FEWEST_IMAGES, BatchLast, faster
 from snncompress.models.layers import find_zeros
 from snncompress.models.lenet import lenet5
 from snncompress.models.resnet import resnet20
+from snncompress.noise.attach import attach
 from snncompress.noise.products import open_product
 from snncompress.training.learner import Learner
 from snncompress.training.options import Precision, TrainOptions
@@ -193,6 +194,18 @@ def test_products_of_noise_leave_out_what_is_silent() -> None:
     all_by_weight, all_by_bias = torch.autograd.grad(expected.square().sum(), (weight, conv.bias))
     assert_close(by_weight, all_by_weight * kept)
     assert_close(by_bias, all_by_bias)
+
+
+def test_under_noise_a_zero_that_was_not_silenced_learns() -> None:
+    torch.manual_seed(0)
+    model, images = thin_lenet(), torch.randn(FEWEST_IMAGES, 1, 28, 28)
+    with torch.no_grad():
+        model[3].weight[:, :, 2] = 0.0
+    attach(model, "vd", (1, 28, 28))  # σ² = α·μ² is zero there, too
+    with BatchLast():
+        outputs = model(images)
+    (found,) = torch.autograd.grad(outputs.square().sum(), model[3].weight)
+    assert found[:, :, 2].abs().max() > 0
 
 
 def test_a_broken_weight_is_not_hidden() -> None:
