@@ -67,21 +67,18 @@ class Opened:
 
     def split(self, name: str) -> Images:
         """The images of a split, or an error that says which there are."""
-        data = self.need_data()
-        images = {"test": data.test, "validation": data.validation, "train": data.train}[name]
-        if images is None:
-            raise DataError(f"{data.name} has no {name} images; use --split validation")
-        return images
+        return self.need_data().part(name)
 
     def images(self, count: int) -> Tensor | None:
-        """A few validation images as floats 0..1, or features, on the CPU."""
+        """A few images as floats 0..1, or features, on the CPU."""
         import torch
 
         from snncompress.data.dataset import to_float
 
         if self.data is None:
             return None
-        images, _ = self.data.validation.batch(torch.arange(min(count, len(self.data.validation))))
+        source = self.data.train if self.data.validation is None else self.data.validation
+        images, _ = source.batch(torch.arange(min(count, len(source))))
         return to_float(images).cpu()
 
 

@@ -179,7 +179,8 @@ HoldoutOf = Annotated[
     Holdout | None,
     typer.Option(
         help="Validation images are taken from train, or are half of the test images (for a checkpoint that has seen "
-        "all training images; the other half remains as the test set).",
+        "all training images; the other half remains as the test set); none: all training images are for training "
+        "(for the last training, when all is chosen).",
         show_default="train, or what the run was made with",
     ),
 ]

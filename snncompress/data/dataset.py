@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from snncompress.data.task import Task
-from snncompress.errors import UsageError
+from snncompress.errors import DataError, UsageError
 
 # Mean and standard deviation of the training images' channels, images scaled to 0..1.
 NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -158,6 +158,7 @@ class Dataset:
     """A loaded data set: every choice is made on ``validation``, only the last word is the test set's.
 
     Attributes:
+        validation: None where all training images are for training.
         truth: the true labels of the training images, where ``label_noise`` has changed them.
         label_noise: what was done to the labels of training and validation images, such as ``patterned:0.3``.
     """
@@ -166,7 +167,7 @@ class Dataset:
     classes: tuple[str, ...]
     normalization: Normalization
     train: Images
-    validation: Images
+    validation: Images | None
     test: Images | None
     truth: Tensor | None = None
     label_noise: str | None = None
@@ -185,6 +186,15 @@ class Dataset:
     def noun(self) -> str:
         """What its inputs are."""
         return noun(self.image_shape)
+
+    def part(self, name: str) -> Images:
+        """The images of ``train``, ``validation`` or ``test``, or a DataError that says which there are."""
+        parts = {"train": self.train, "validation": self.validation, "test": self.test}
+        found = parts.get(name)
+        if found is None:
+            there = " or ".join(other for other, images in parts.items() if images is not None)
+            raise DataError(f"{self.name} has no {name} {self.noun}; use --split {there}")
+        return found
 
 
 def has_pixels(shape: tuple[int, ...]) -> bool:

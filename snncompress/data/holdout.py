@@ -10,3 +10,4 @@ class Holdout(StrEnum):
 
     TRAIN = "train"  # some of the training images
     TEST = "test"  # half of the test images: for a model that has seen all training images
+    NONE = "none"  # none: for a last training on all training images, when every choice was made

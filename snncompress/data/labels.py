@@ -81,9 +81,10 @@ def corrupt(data: Dataset, noise: LabelNoise, seed: int) -> Dataset:
     if len(data.classes) < 2:
         raise UsageError(f"--label-noise needs two classes or more, but {data.name} has {len(data.classes)}")
     train, validation = (
-        _relabel(images, change(images.labels.cpu(), len(data.classes), noise, seed, part))
+        None if images is None else _relabel(images, change(images.labels.cpu(), len(data.classes), noise, seed, part))
         for images, part in ((data.train, TRAIN), (data.validation, VALIDATION))
     )
+    assert train is not None
     return replace(data, train=train, validation=validation, truth=data.train.labels, label_noise=str(noise))
 
 

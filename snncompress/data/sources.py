@@ -43,7 +43,8 @@ def load_data(
         normalize: ``mnist``, ``imagenet``, ``none``, ..., or ``MEAN/STD``; else the set's own.
         validation: The share of the training images that is set aside for every choice.
         holdout: ``test`` takes half of the test images for every choice instead, leaves the other half as the test
-            set and all training images for training: for a model that has seen all of them.
+            set and all training images for training: for a model that has seen all of them. ``none`` sets no image
+            aside: for a last training on all of them, when every choice was made.
         seed: Which images those are.
         device: Where batches go, and where sets that fit ``memory_budget_bytes`` are held.
         image_size: Images are resized to this height and width.
@@ -77,9 +78,9 @@ def load_data(
         raise DataError(f"cannot read data set '{name}' ({error}); check its files and their permissions") from None
     if holdout == Holdout.TEST:
         parts = _halve_test(name, parts, seed)
-    elif holdout != Holdout.TRAIN:
+    elif holdout not in list(Holdout):
         raise unknown_name("holdout", holdout, Holdout)
-    data = _dataset(name, parts, normalize, validation, seed)
+    data = _dataset(name, parts, normalize, None if holdout == Holdout.NONE else validation, seed)
     if limit_train is not None:
         data = replace(data, train=_limit(name, data.train, limit_train, seed))
     return data if noise is None else corrupt(data, noise, seed)
@@ -111,11 +112,13 @@ def _source(name: str) -> tuple[ModuleType, str, Path | None]:
     return module, source, Path(path).expanduser() if path else None
 
 
-def _dataset(name: str, parts: Parts, normalize: str | None, validation: float, seed: int) -> Dataset:
+def _dataset(name: str, parts: Parts, normalize: str | None, validation: float | None, seed: int) -> Dataset:
     if len(parts.train) < 2:
         raise DataError(f"{name} has {len(parts.train)} training image(s); a validation split needs at least 2")
     train, held_out = parts.train, parts.validation
-    if held_out is None:
+    if validation is None and held_out is not None:
+        raise UsageError(f"{name} has validation images of its own; leave --holdout none out")
+    if validation is not None and held_out is None:
         train, held_out = split(train, validation, seed)
     normalization = parts.normalization
     if normalize is not None:

@@ -18,7 +18,7 @@ import torch
 
 from snncompress.data.batches import Batches
 from snncompress.data.dataset import Dataset
-from snncompress.errors import DataError, TargetError
+from snncompress.errors import TargetError
 from snncompress.evaluation.accuracy import evaluate
 from snncompress.models.initial import reinitialize
 from snncompress.models.layers import weight_layers
@@ -189,7 +189,4 @@ def sample_moments(run: Run, seed: int = 0) -> tuple[list[float], list[float]] |
 
 
 def _batches(run: Run, data: Dataset, split: str, device: torch.device) -> Batches:
-    images = {"test": data.test, "validation": data.validation, "train": data.train}[split]
-    if images is None:
-        raise DataError(f"{data.name} has no {split} images; use --split validation")
-    return Batches(images, EVALUATION_BATCH, run.normalization, device=device)
+    return Batches(data.part(split), EVALUATION_BATCH, run.normalization, device=device)

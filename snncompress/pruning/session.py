@@ -74,7 +74,7 @@ class Session(ABC):
             force: replaces an existing run in the folder.
         """
         if self.goals.limited and self.feed.validation is None:
-            raise UsageError("a limit of the error needs validation batches to judge by; give validation=")
+            raise UsageError("a limit of the error needs validation data: leave --holdout none out or give validation=")
         with self.folder, watch_interrupt() as self.interrupt:
             saved = self.folder.resume(started) if resume else None
             if not resume:

@@ -67,7 +67,9 @@ def make_feed(
     )
     plain = ordered()
     norms = plain if options.augment == "none" else ordered(augment=options.augment, views=1)
-    held_out = Batches(data.validation, EVALUATION_BATCH, normalization, device=device)
+    held_out = None
+    if data.validation is not None:
+        held_out = Batches(data.validation, EVALUATION_BATCH, normalization, device=device)
     return Feed(train, plain, norms, held_out)
 
 

@@ -19,7 +19,7 @@ from snncompress.data.dataset import Dataset
 from snncompress.data.holdout import Holdout
 from snncompress.data.sources import load_data
 from snncompress.data.task import Task
-from snncompress.errors import DataError, RunError, UsageError
+from snncompress.errors import RunError, UsageError
 from snncompress.evaluation.accuracy import Evaluation, evaluate
 from snncompress.evaluation.sampling import evaluate_samples
 from snncompress.measure.cost import measure_cost
@@ -131,10 +131,7 @@ def measure(
         device: where to evaluate.
         progress: who listens.
     """
-    images = {"test": data.test, "validation": data.validation}.get(split)
-    if images is None:
-        raise DataError(f"{data.name} has no {split} images; state the figures for another split")
-    batches = Batches(images, EVALUATION_BATCH, run.normalization, device=pick_device(device))
+    batches = Batches(data.part(split), EVALUATION_BATCH, run.normalization, device=pick_device(device))
     result = _evaluate(run, batches, samples, pick_device(device), progress)
     cost, original = measure_cost(run.measured_model(), run.input_shape), run.original
     assert run.path is not None

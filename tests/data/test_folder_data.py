@@ -11,7 +11,7 @@ from snncompress.data.batches import Batches
 from snncompress.data.dataset import Normalization, TensorImages
 from snncompress.data.sources import load_data
 from snncompress.data.streaming import StreamedImages
-from snncompress.errors import DataError
+from snncompress.errors import DataError, UsageError
 
 CPU = torch.device("cpu")
 
@@ -78,6 +78,13 @@ def test_train_val_and_test_folders_are_taken_as_they_are(tmp_path: Path) -> Non
     make_folder(tmp_path / "test", 4)
     all_three = load_data(f"folder:{tmp_path}")
     assert [len(part) for part in (all_three.train, all_three.validation, all_three.test or [])] == [20, 6, 8]
+
+
+def test_validation_images_of_their_own_are_not_trained_on(tmp_path: Path) -> None:
+    for part in ("train", "val", "test"):
+        make_folder(tmp_path / part)
+    with pytest.raises(UsageError, match="has validation images of its own"):
+        load_data(f"folder:{tmp_path}", holdout="none")
 
 
 def test_a_missing_class_in_the_test_folder_does_not_renumber_the_others(tmp_path: Path) -> None:

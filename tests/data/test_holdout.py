@@ -1,4 +1,7 @@
-"""Half of the test images for every choice: the other half stays unseen, and all training images are there."""
+"""Half of the test images for every choice: the other half stays unseen, and all training images are there.
+
+Or no choice any more: all training images are for training.
+"""
 
 from __future__ import annotations
 
@@ -60,3 +63,36 @@ def test_a_run_remembers_its_halves(npz: str, tmp_path: Path, capsys: pytest.Cap
         capsys.readouterr()
         assert command(["evaluate", str(tmp_path / "run"), "--split", split, *extra]) == 0
         assert f"on {images} {split} images" in capsys.readouterr().out
+
+
+def test_all_training_images(npz: str) -> None:
+    data = load_data(npz, holdout="none")
+    assert numbers(data.train) == set(range(100))
+    assert data.validation is None
+    assert numbers(data.test) == set(range(100, 140))
+    spoilt = load_data(npz, holdout="none", label_noise="uniform:0.5")
+    assert spoilt.validation is None
+    assert 0 < int((spoilt.train.labels != data.train.labels).sum()) < 100
+
+
+def test_the_last_training_is_on_all_images(npz: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen, last, less = (str(tmp_path / name) for name in ("chosen", "last", "less"))
+    words = ["train", "mlp", "--model-arg", "widths=8", "--data", npz, "--epochs", "1", "--method", "none"]
+    assert command([*words, "--out", chosen]) == 0
+    assert "validation error" in capsys.readouterr().out
+    assert command(["train", chosen, "--holdout", "none", "--method", "se-snn", "--epochs", "2", "--out", last]) == 0
+    assert "validation" not in capsys.readouterr().out
+    assert load(last).data["holdout"] == "none"
+    assert load(last).metrics == {}
+    assert command(["prune", last, "--target-flops", "60%", "--final-epochs", "1", "--out", less]) == 0
+    assert command(["report", less]) == 0
+    assert command(["evaluate", less]) == 0
+    assert "on 40 test images" in capsys.readouterr().out
+    assert command(["export", less, "--out", str(tmp_path / "less.onnx")]) == 0
+    for words, line in (
+        (["evaluate", less, "--split", "validation"], "has no validation images; use --split train or test"),
+        (["prune", last, "--target-flops", "50%", "--max-error", "9", "--out", f"{less}2"], "leave --holdout none out"),
+    ):
+        capsys.readouterr()
+        assert command(words) != 0
+        assert line in capsys.readouterr().err
