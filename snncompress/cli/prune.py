@@ -233,6 +233,6 @@ def prune(
             run = prune_weights(opened.run, opened.need_data(), fewer, training, storage=format, **common)
         else:
             run = prune_run(opened.run, opened.need_data(), pruning, training, **common)
-    if run.path is not None and find_spec("matplotlib"):
+    if run.path is not None and opened.need_data().validation is not None and find_spec("matplotlib"):
         plot_run(run, run.path / "curve.png")
     show_run(run, json)
