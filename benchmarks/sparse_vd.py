@@ -19,7 +19,9 @@ from tabulate import tabulate
 
 from benchmarks import results as stored
 from benchmarks.commands import Command, ensure_run, parse, read
+from snncompress.models.sources import build
 from snncompress.reporting.published import published_tables
+from snncompress.run import Run
 from snncompress.run_files import load
 
 PLAIN_EPOCHS = 6
@@ -34,17 +36,23 @@ ROWS: dict[str, tuple[str, Command, str]] = {
 }
 
 
-def sparsity(folder: Path) -> tuple[list[float], float]:
-    """The share of zeros in each layer's weight, in percent, and weights over non-zero weights."""
-    weights = [tensor for tensor in load(folder).model.state_dict().values() if tensor.dim() > 1]
-    zeros = [100 * float((weight == 0).float().mean()) for weight in weights]
-    left = sum(int(weight.count_nonzero()) for weight in weights)
-    return zeros, sum(weight.numel() for weight in weights) / max(left, 1)
+def sparsity(run: Run) -> tuple[list[float], float]:
+    """The share of each layer's weights that are zero or gone, in percent, and weights over non-zero weights."""
+    assert run.source is not None
+    whole = {name: weight.numel() for name, weight in build(run.source).named_parameters() if weight.dim() > 1}
+    left = {name: int(weight.count_nonzero()) for name, weight in run.model.named_parameters()}
+    zeros = [100 * (1 - left[name] / count) for name, count in whole.items()]
+    return zeros, sum(whole.values()) / max(sum(left[name] for name in whole), 1)
+
+
+def show_zeros(zeros: Iterable[float]) -> str:
+    """As the published table has them."""
+    return " - ".join(f"{share:.1f}" for share in zeros)
 
 
 def measure(folder: Path) -> dict[str, Any]:
     """Test error and sparsity of a run, and its validation error over the epochs."""
-    zeros, ratio = sparsity(folder)
+    zeros, ratio = sparsity(load(folder))
     history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     errors = [record["validation_error"] for record in history[1:]]
     test = read("evaluate", str(folder))["error"]
@@ -74,7 +82,7 @@ def main() -> None:
     rows, kept = [], []
     for name, result in results.items():
         title = ROWS[name][2]
-        zeros = " - ".join(f"{share:.1f}" for share in result["sparsity"])
+        zeros = show_zeros(result["sparsity"])
         worst = max(result["validation_errors"])
         theirs = published[f"{title}, Sparse VD"]
         rows.append([name, f"{result['error']:.2f}%", zeros, f"{result['ratio']:.0f}", theirs, f"{worst:.2f}%"])
