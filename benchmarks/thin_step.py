@@ -22,7 +22,7 @@ from snncompress.training.learner import Learner
 from snncompress.training.options import TrainOptions
 from snncompress.zoo.entries import find_zoo
 
-NETWORKS = ("lenet5-mnist", "lenet5-tiny")
+NETWORKS = ("lenet5-mnist", "lenet5-tiny", "lenet5-sparse")
 BATCH_SIZES = (1024, 256, 64)
 LR = 1e-5  # small: the numbers that are computed with should stay ordinary
 

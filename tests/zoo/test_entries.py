@@ -153,7 +153,12 @@ def test_the_second_data_set_is_not_tuned() -> None:
 
 @pytest.mark.parametrize(
     ("name", "whole"),
-    [("lenet5-plain", "lenet5-mnist"), ("lenet300-plain", "lenet300-sparse"), ("lenet5-tiny", "lenet5-mnist")],
+    [
+        ("lenet5-plain", "lenet5-mnist"),
+        ("lenet5-plain", "lenet5-sparse"),
+        ("lenet5-tiny", "lenet5-mnist"),
+        ("lenet300-plain", "lenet300-sparse"),
+    ],
 )
 def test_recipes_begin_with_the_same_steps(name: str, whole: str) -> None:
     first, second = ([step.words for step in find_zoo(entry).recipe.steps] for entry in (name, whole))
