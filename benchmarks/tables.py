@@ -2,18 +2,21 @@
 
     python -m benchmarks.tables all --quick --data-root data
     python -m benchmarks.tables lenet5-neurons sparse-vd --quick --json
+    python -m benchmarks.tables --write README.md docs/results.md
 
 Published rows come from `snncompress/reporting/published.toml`; ours from the entries of the model zoo that name the
 table in their recipe, and from `benchmarks/results/TABLE.json`. With --quick nothing is trained: stored weights are
 measured again where their data are there (`snncompress zoo verify`), stored results are read, and what is missing is
 shown as missing. Without it, recipes and benchmarks of the table are first run anew into --out, which takes hours to
-days and is resumable. Exit code 1 if stored weights do not have their figures.
+days and is resumable. --write puts tables between the marks of files, which name the command. Exit code 1 if stored
+weights do not have their figures.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -32,7 +35,6 @@ from snncompress.zoo.recipe import Figures
 
 # The benchmark that stores a table's rows with --store.
 BENCHMARKS = {
-    "sparse-vd": "sparse_vd",
     "snr-spr": "weight_curves",
     "variance-layers": "variance_layers",
     "parameterizations": "parameterizations",
@@ -54,9 +56,9 @@ COLUMNS = {
     "spr": ("SPR", ".1f"),
     "magnitude": ("magnitude", ".1f"),
     "random": ("random", ".1f"),
-    "accuracy_mean": ("mean propagation, %", ".1f"),
-    "accuracy_one": ("one sample, %", ".1f"),
-    "accuracy_averaged": ("20 averaged, %", ".1f"),
+    "accuracy_mean": ("mean propagation, %", ".2f"),
+    "accuracy_one": ("one sample, %", ".2f"),
+    "accuracy_averaged": ("20 averaged, %", ".2f"),
     "elbo": ("ELBO", ",.1f"),
     "data_term": ("data term", ",.1f"),
     "kl": ("KL", ",.1f"),
@@ -65,6 +67,7 @@ COLUMNS = {
     "speedup": ("speed-up", ".2f"),
 }
 MISSING = "missing"
+MARKS = re.compile(r"(?<=<!-- python -m benchmarks\.tables )(.*?)( --quick -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
 # what becomes of an entry of the zoo that has weights
 STATES = {
     "verified": "Verified on this machine",
@@ -198,6 +201,17 @@ def judge(lines: list[Line]) -> str:
     return " ".join(parts) or "Nothing of the zoo stands in these tables."
 
 
+def refresh(text: str, data_root: str) -> str:
+    """A document with what the commands in its marks print between them, but for what could be verified."""
+
+    def write(found: re.Match[str]) -> str:
+        names, end = found.groups()
+        tables = {name: collect(name, data_root, quick=True, out=Path()) for name in names.split()}
+        return names + end + "\n\n".join(render(published_tables()[name], lines) for name, lines in tables.items())
+
+    return MARKS.sub(write, text)
+
+
 def _cell(values: dict[str, Any], column: str) -> str:
     value = values.get(column)
     if value is None:
@@ -212,12 +226,21 @@ def _cell(values: dict[str, Any], column: str) -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     tables = published_tables()
-    parser.add_argument("names", nargs="+", choices=["all", *tables], metavar="NAME", help=f"all, {', '.join(tables)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all, {', '.join(tables)}")
     parser.add_argument("--quick", action="store_true", help="train nothing")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--data-root", default="data")
     parser.add_argument("--out", type=Path, default=Path("runs/tables"), help="for what is made without --quick")
+    parser.add_argument("--write", type=Path, nargs="+", default=[], metavar="FILE", help="train and print nothing")
     given = parser.parse_args(arguments)
+    if unknown := set(given.names) - {"all", *tables}:
+        parser.error(f"unknown: {', '.join(sorted(unknown))} (known: all, {', '.join(tables)})")
+    if given.write:
+        for file in given.write:
+            file.write_text(refresh(file.read_text(encoding="utf-8"), given.data_root), encoding="utf-8")
+        return 0
+    if not given.names:
+        parser.error("name a table, or all")
     names = list(tables) if "all" in given.names else given.names
     found = {name: collect(name, given.data_root, given.quick, given.out) for name in names}
     if given.json:

@@ -11,7 +11,6 @@ import pytest
 from benchmarks import tables
 from snncompress import registry
 from snncompress.cli.app import app
-from snncompress.reporting.published import published_tables
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -39,15 +38,11 @@ def test_every_method_has_a_card(method: str) -> None:
         assert part in card
 
 
-def test_the_tables_are_those_of_their_command(tmp_path: Path) -> None:
-    """Between the marks stands what the command prints, but for what it could verify."""
-    parts = re.findall(r"<!-- (python -m benchmarks\.tables .*?) -->\n(.*?)\n<!-- end -->", README, re.DOTALL)
-    assert parts
-    for command, shown in parts:
-        *_, names = command.removesuffix(" --quick").partition("tables ")
-        found = {name: tables.collect(name, str(tmp_path), quick=True, out=tmp_path) for name in names.split()}
-        rendered = [tables.render(published_tables()[name], lines) for name, lines in found.items()]
-        assert shown == "\n\n".join(rendered), f"run {command} again"
+@pytest.mark.parametrize("file", ["README.md", "docs/results.md"])
+def test_the_tables_are_those_of_their_command(file: str, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+    assert len(tables.MARKS.findall(text)) == text.count("<!-- python") > 0
+    assert tables.refresh(text, str(tmp_path)) == text, f"python -m benchmarks.tables --write {file}"
 
 
 def test_the_python_session_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

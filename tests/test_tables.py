@@ -85,7 +85,7 @@ def test_a_result_is_stored_and_shown(
     assert kept["command"] == "python -m benchmarks.variance_layers --data-root data --store"
     assert tables.main(["variance-layers", "--quick"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "ours" in line]
-    assert [cell.strip() for cell in line.split("|")][3:6] == ["11.3", "–", "99.3"]
+    assert [cell.strip() for cell in line.split("|")][3:6] == ["11.35", "–", "99.31"]
     assert "| benchmarks.variance_layers at" in line
 
 
