@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,26 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise storage_error(path, error) from error
+
+
+def lock_folder(path: Path) -> Callable[[], None]:
+    """Keeps other processes from locking a folder; returns what lets them, as does the end of this process.
+
+    Raises:
+        RunError: If another process has locked it.
+    """
+    try:
+        folder = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise storage_error(path, error) from error
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(folder)
+        raise RunError(f"another process writes into {path}; wait for its end, or choose another --out") from None
+    except OSError:
+        pass  # some file systems know no locks
+    return lambda: os.close(folder)
 
 
 def remove_leftovers(folder: Path) -> None:

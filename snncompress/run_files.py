@@ -24,7 +24,7 @@ from snncompress.errors import RunError, UsageError
 from snncompress.files import read_json, read_tensors, write_json, write_tensors
 from snncompress.models.checkpoint import load_checkpoint
 from snncompress.models.shapes import record_shapes, restore
-from snncompress.models.sources import ModelSource, build, default_input_shape, resolve
+from snncompress.models.sources import ModelSource, build, default_input_shape, has_changed, resolve
 from snncompress.run import NoiseRecord, Run, wrap
 from snncompress.sparse_files import read_model, write_model
 from snncompress.storage import Storage
@@ -183,7 +183,7 @@ def _load_folder(folder: Path, fresh: nn.Module | None, trust: bool) -> Run:
     tensors = read_model(folder / "model.safetensors")
     restore(model, content["shapes"], tensors)
     model.eval()
-    _check_probe(folder, model)
+    _check_probe(folder, model, None if fresh is not None else source)
     noise = None
     if content["noise"] is not None:
         noise = NoiseRecord(content["noise"], read_tensors(folder / "noise.safetensors")[0])
@@ -220,11 +220,14 @@ def _task(folder: Path, name: str) -> Task:
         ) from None
 
 
-def _check_probe(folder: Path, model: nn.Module) -> None:
+def _check_probe(folder: Path, model: nn.Module, source: ModelSource | None) -> None:
     probe, _ = read_tensors(folder / "probe.safetensors")
     logits = _logits(model, probe["images"])
     difference = (logits - probe["logits"]).abs().max() / probe["logits"].abs().max().clamp_min(1e-6)
     if not bool(difference <= PROBE_TOLERANCE):
+        if source is not None and has_changed(source):
+            file = source.name.rpartition(":")[0]
+            raise RunError(f"{folder} needs {file} as it was: with what stands there now, its model gives other logits")
         raise RunError(f"{folder} is damaged: its model does not give the logits that it gave when it was saved")
 
 

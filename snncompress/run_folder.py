@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from snncompress.errors import RunError, UsageError
 from snncompress.files import (
     LEFTOVERS,
+    lock_folder,
     make_folder,
     read_tensors,
     remove_leftovers,
@@ -43,7 +45,8 @@ COMMON = (
 class RunFolder:
     """Where ``train`` and ``prune`` leave their state, so that a crash at any moment loses little.
 
-    As a context manager, it removes the folder of a run that fails before its first state: nothing is half written.
+    Nobody else writes into the folder meanwhile. As a context manager, it removes the folder of a run that fails before
+    its first state: nothing is half written.
 
     Args:
         path: the folder; None keeps nothing (use from Python).
@@ -58,6 +61,7 @@ class RunFolder:
         self.history: list[dict[str, Any]] = []
         self._saved_at = time.monotonic()
         self._worthless = False  # made by us, and without a state
+        self._unlock: Callable[[], object] = lambda: None
 
     def __enter__(self) -> RunFolder:
         return self
@@ -65,6 +69,7 @@ class RunFolder:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is not None and self._worthless and self.path is not None:
             shutil.rmtree(self.path, ignore_errors=True)
+        self._unlock()
 
     def start(self, run: Run, *, force: bool) -> None:
         """Makes the folder of a new run; an existing one only goes with ``force``."""
@@ -74,12 +79,19 @@ class RunFolder:
             raise UsageError(f"{self.path} exists; choose another --out, add --force, or continue it with --resume")
         try:
             if self.path.exists():
+                self._lock()
                 shutil.rmtree(self.path)
             self.path.mkdir(parents=True)
         except OSError as error:
             raise storage_error(self.path, error) from error
+        self._lock()
         self._worthless = True
         write_json(self.path / "run.json", header(run, "running", self.command))
+
+    def _lock(self) -> None:
+        assert self.path is not None
+        self._unlock()
+        self._unlock = weakref.finalize(self, lock_folder(self.path))
 
     def _may_replace(self, force: bool, run: Run) -> bool:
         assert self.path is not None
@@ -101,6 +113,7 @@ class RunFolder:
         """
         if self.path is None or not (self.path / "run.json").is_file():
             raise RunError(f"nothing to resume: there is no run in {self.path}; leave --resume out")
+        self._lock()
         content = read_header(self.path)
         if content["status"] == "complete":
             raise RunError(f"{self.path} is finished; there is nothing to resume")

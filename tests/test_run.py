@@ -229,6 +229,7 @@ def test_resume_cuts_the_history_to_the_state(tmp_path: Path) -> None:
     folder.record({"step": 1})
     with (out / "history.jsonl").open("a") as file:
         file.write('{"step": 2, "los')  # a torn line
+    del folder  # as the end of its process does
     again = RunFolder(out)
     saved = again.resume(run)
     assert saved is not None
@@ -236,6 +237,21 @@ def test_resume_cuts_the_history_to_the_state(tmp_path: Path) -> None:
     assert saved[1] == {"step": 0, "history": 1}
     assert again.history == [{"step": 0}]
     assert (out / "history.jsonl").read_text() == '{"step": 0}\n'
+
+
+def test_one_writes_into_a_folder_at_a_time(tmp_path: Path) -> None:
+    run, out = small_run(), tmp_path / "out"
+    with RunFolder(out) as folder:
+        folder.start(run, force=False)
+        folder.save({"x": torch.ones(2)}, {})
+        before = sorted((file.name, file.read_bytes()) for file in out.iterdir())
+        with pytest.raises(RunError, match="another process writes into"):
+            RunFolder(out).resume(run)
+        with pytest.raises(RunError, match="another process writes into"):
+            RunFolder(out).start(run, force=True)
+        assert sorted((file.name, file.read_bytes()) for file in out.iterdir()) == before
+    assert RunFolder(out).resume(run) is not None
+    RunFolder(out).start(run, force=True)
 
 
 def test_resume_refuses_another_beginning(tmp_path: Path) -> None:

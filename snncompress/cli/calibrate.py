@@ -97,7 +97,11 @@ def calibrate(
     )  # fmt: skip
     opened = open_run(request)
     run = opened.run
-    opened.need_data()
+    if opened.need_data().validation is None:
+        raise UsageError(
+            f"{source} keeps no validation {opened.need_data().noun} (--holdout none), and temperatures are fitted on "
+            "them; calibrate a run that keeps some"
+        )
     draws = samples if samples is not None else 0 if run.noise is None else DRAWS
     if out is not None and out.exists() and not out.is_dir():
         raise UsageError(f"--out {out} is a file; give a folder")

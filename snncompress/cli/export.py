@@ -102,7 +102,7 @@ def export(
             with_normalization=with_normalization,
             precision="float16" if fp16 else "int8" if int8 else "float32",
             calibration=opened.split("train") if fewer_bits else None,
-            validation=opened.split("validation") if fewer_bits else None,
+            validation=opened.need_data().validation if fewer_bits else None,
             images=opened.images(PARITY_IMAGES),
             force=force,
         )
@@ -203,9 +203,11 @@ def _show(result: ExportResult, run: Run) -> None:
         print(f"{files}: {size}{opset}; {compared}")
         return
     print(f"{files}: {size} ({format_bytes(reduction.float_bytes)} in float32), {result.precision}{opset}; {compared}")
-    task = run.task
+    task, faster = run.task, f"{reduction.times_faster:.2f} times as fast (batch 1, one thread)"
+    if reduction.error is None:
+        print(f"{faster}; there are no validation {noun(run.input_shape)} to measure the {task.measure} on")
+        return
     print(
         f"validation {task.word(reduction.error)} ({task.show(reduction.float_error)} in float32) on "
-        f"{reduction.samples:,} {noun(run.input_shape)}; {reduction.times_faster:.2f} times as fast "
-        "(batch 1, one thread)"
+        f"{reduction.samples:,} {noun(run.input_shape)}; {faster}"
     )

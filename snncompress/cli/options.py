@@ -34,6 +34,8 @@ def read_recipe(ctx: typer.Context, path: Path | None) -> Path | None:
         if name not in known:
             raise unknown_name(f"option in {path}", key, (other.replace("_", "-") for other in known))
         repeatable = getattr(known[name], "multiple", False) or known[name].nargs == -1
+        if isinstance(value, bool) and not getattr(known[name], "is_flag", False):
+            raise UsageError(f"{path}: {key} takes a value, not {str(value).lower()}")
         defaults[name] = _as_typed(path, key, value, repeatable=repeatable)
     ctx.default_map = {**(ctx.default_map or {}), **defaults}
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import shlex
 from collections.abc import Sequence
@@ -51,8 +52,14 @@ def predict(inputs: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     for path in sys.argv[1:]:
-        for row in predict(read(path)):
+        try:
+            samples = read(path)
+        except (OSError, ValueError) as error:
+            sys.exit(f"cannot read {{path}} ({{type(error).__name__}}): {kind}")
+        for row in predict(samples):
             {show}
 '''
 SOFTMAX = """exponents = np.exp(logits - logits.max(1, keepdims=True))
@@ -125,6 +132,7 @@ def _program(run: Run, result: OnnxResult) -> str:
         outputs=probabilities if classes else "outputs",
         inputs="inputs" if file.normalizes else "(inputs - MEAN) / STD",
         result=SOFTMAX if classes and not file.probabilities else "return outputs",
+        kind="give image files" if pixels else f"give .npy files of samples of {math.prod(run.input_shape)} numbers",
         show=f"print({best})" if classes else 'print(f"{path}: {row[0]:.6g}")',
     )
 

@@ -206,9 +206,18 @@ def _resolve_user(
     return ModelSource(f"{file.path}:{function}", arguments, file.sha256)
 
 
+def has_changed(source: ModelSource) -> bool:
+    """Whether a model was recorded with a file of the user's that is another one by now."""
+    return source.sha256 is not None and _user_file(source).sha256 != source.sha256
+
+
+def _user_file(source: ModelSource) -> UserFile:
+    return UserFile.read(Path(source.name.rpartition(":")[0]))
+
+
 def _build_user(source: ModelSource, trust: bool) -> nn.Module:
     path, _, function = source.name.rpartition(":")
-    file = UserFile.read(Path(path))
+    file = _user_file(source)
     if file.sha256 != source.sha256 and not trust:
         raise ModelError(
             f"{path} is not the file this model was recorded with (its hash differs), so it is not executed: "

@@ -69,10 +69,13 @@ def points_of(run: Run) -> list[dict[str, Any]]:
 def _cheapest(points: Sequence[dict[str, Any]], under: float | None, task: Task) -> int:
     if under is None:
         raise UsageError("which point? give --keep-best-under ERROR or --point N")
+    errors = [point["error"] for point in points if "error" in point]
+    if not errors:
+        raise UsageError(f"no point has a validation {task.measure}: the run kept no validation data; give --point N")
     good = [index for index, point in enumerate(points) if point.get("error", float("inf")) <= under]
     if not good:
-        best = min((point["error"] for point in points if "error" in point), default=float("nan"))
+        best = task.show(min(errors))
         raise UsageError(
-            f"no point has a validation {task.measure} of at most {under:g}{task.unit}; the best has {task.show(best)}"
+            f"no point has a validation {task.measure} of at most {under:g}{task.unit}; the best has {best}"
         )
     return min(good, key=lambda index: (points[index]["flops"], points[index]["size"], points[index]["error"]))

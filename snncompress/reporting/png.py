@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,9 @@ def _picture(chart: Chart) -> bytes:
     else:
         _draw_histogram(axes, chart)
     out = io.BytesIO()
-    figure.savefig(out, format="png")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # names may be in any script
+        figure.savefig(out, format="png")
     return out.getvalue()
 
 
@@ -86,7 +89,7 @@ def _draw_lines(axes: Any, chart: LineChart) -> None:
         if len(chart.dividers) > 1:
             axes.annotate(
                 name, (place, 1), xycoords=("data", "axes fraction"), xytext=(4, -10), textcoords="offset points",
-                fontsize=8, style="italic", color=GREY, parse_math=False,
+                fontsize=8, style="italic", color=GREY, parse_math=False, in_layout=False,
             )  # fmt: skip
     axes.set_xscale("log" if chart.log_x else "linear")
     if chart.log_y:
@@ -102,7 +105,8 @@ def _draw_lines(axes: Any, chart: LineChart) -> None:
 def _draw_series(axes: Any, series: Series) -> None:
     colour, dash = COLOURS[series.colour % len(COLOURS)], DASHES[series.colour % len(DASHES)]
     style = (0, dash) if dash else "-"
-    axes.plot(series.xs, series.ys, color=colour, linewidth=1.5, linestyle=style, label=_plain(series.name))
+    dot = "o" if len(series.xs) == 1 else None  # no line goes through one point
+    axes.plot(series.xs, series.ys, color=colour, linewidth=1.5, linestyle=style, marker=dot, label=_plain(series.name))
     if series.band is not None:
         axes.fill_between(series.xs, *series.band, color=colour, alpha=0.16, linewidth=0)
 

@@ -44,7 +44,7 @@ def plot_tradeoff(
         RunError: If the picture cannot be written.
     """
     if not points:
-        raise UsageError("there are no points to draw; prune a model first")
+        raise UsageError("there are no points to draw: the run kept no validation data while it was pruned")
     counts = [name for name in AXES if all(name in point for point in points)]
     figure, panes = figure_of(out, len(counts))
     for panel, (name, axes) in enumerate(zip(counts, panes, strict=True)):

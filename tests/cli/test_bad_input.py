@@ -259,6 +259,7 @@ def test_recipes(refused: Any, data: str) -> None:
     for content, words in (
         ("epoch = 1", "did you mean 'epochs'"),
         ("epochs = ", "not a recipe"),
+        ("epochs = true", "epochs takes a value, not true"),
         ('epochs = "many"', "--epochs"),
         ("[option]\nday = 2020-01-01", "option holds a value"),
     ):

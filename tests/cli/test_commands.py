@@ -266,6 +266,10 @@ def test_the_users_own_model_file(runs: Runs, call: Any, tmp_path: Path, capsys:
     assert "--trust-source" in capsys.readouterr().err
     (row,) = json.loads(call("report", tmp_path / "small", "--trust-source", "--json"))
     assert row["flops_percent"] <= 50
+    source.write_text(source.read_text().replace("nn.ReLU()", "nn.Tanh()"))
+    capsys.readouterr()
+    assert run_command(["report", str(tmp_path / "small"), "--trust-source"]) == 1
+    assert f"needs {source} as it was" in capsys.readouterr().err
 
 
 def test_the_embedded_sample(call: Any, tmp_path: Path) -> None:

@@ -89,7 +89,17 @@ def test_the_last_training_is_on_all_images(npz: str, tmp_path: Path, capsys: py
     assert command(["evaluate", less]) == 0
     assert "on 40 test images" in capsys.readouterr().out
     assert command(["export", less, "--out", str(tmp_path / "less.onnx")]) == 0
+    capsys.readouterr()
+    assert command(["export", less, "--fp16", "--out", str(tmp_path / "half.onnx")]) == 0
+    assert "there are no validation images to measure the error on" in capsys.readouterr().out
+    assert command(["restore", less, "--point", "0", "--out", str(tmp_path / "again")]) == 0
     for words, line in (
+        (
+            ["restore", less, "--keep-best-under", "9", "--out", f"{less}3"],
+            "the run kept no validation data; give --point N",
+        ),
+        (["report", less, "--plot", str(tmp_path / "less.png")], "the run kept no validation data while it was pruned"),
+        (["calibrate", less], "keeps no validation images (--holdout none)"),
         (["evaluate", less, "--split", "validation"], "has no validation images; use --split train or test"),
         (["prune", last, "--target-flops", "50%", "--max-error", "9", "--out", f"{less}2"], "leave --holdout none out"),
     ):

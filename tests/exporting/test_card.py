@@ -46,6 +46,17 @@ def test_the_program_gives_the_runs_answers(run: Run, tmp_path: Path, inside: bo
     assert lines == [f"{i}.png: {CLASSES[row.argmax()]} ({row.max():.1%})" for i, row in enumerate(wanted)]
 
 
+def test_the_program_names_what_it_cannot_read(run: Run, tmp_path: Path) -> None:
+    write_card(run, export_onnx(run, tmp_path / "a.onnx"))
+    (tmp_path / "text.png").write_text("no image")
+    for files, line in (((), "Predicts with a.onnx"), (("none.png",), "none.png"), (("text.png",), "give image files")):
+        words = [sys.executable, "predict.py", *files]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert line in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_an_image_of_another_size_is_scaled_and_cut(run: Run, tmp_path: Path) -> None:
     write_card(run, export_onnx(run, tmp_path / "a.onnx"))
     Image.fromarray(np.full((30, 50), 90, np.uint8)).save(tmp_path / "gray.png")

@@ -57,6 +57,16 @@ def test_its_own_file_passes(run: Run, images: TensorImages, exported: Path) -> 
     assert all(torch.equal(value, before[key]) for key, value in run.model.state_dict().items())
 
 
+def test_an_error_may_differ_by_just_what_is_allowed(
+    run: Run, images: TensorImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = export_onnx(run, tmp_path / "half.onnx", precision=Precision.FLOAT16).path
+    for got, passed in ((56.00000000000001, True), (56.0001, False)):  # of 40 answers, one is 2.5 points
+        errors = {"onnxruntime": got, "torch": 53.5}
+        monkeypatch.setattr("snncompress.exporting.verify.measure_errors", lambda *_, errors=errors: errors)
+        assert find(verify_onnx(file, run, images, batches=[1]), "error").passed == passed
+
+
 def test_json(run: Run, images: TensorImages, exported: Path) -> None:
     content = verify_onnx(exported, run, images, batches=[3]).to_json()
     assert content.keys() == {"path", "opset", "precision", "passed", "checks"}

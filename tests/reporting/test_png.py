@@ -37,6 +37,17 @@ def test_every_kind_is_drawn(tmp_path: Path) -> None:
             assert len(picture.convert("RGB").getcolors(10**6) or []) > 10  # something is drawn
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_single_point_is_seen_and_names_fit_in(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    long = "a name that is longer than the picture is wide, " * 5
+    chart = LineChart("one", "图", "x", "y", (Series("one", (1,), (1,)),), dividers=((0, "a"), (1, long)))
+    (file,) = write_pictures([chart], tmp_path)
+    with Image.open(file) as picture:
+        colours = {colour: count for count, colour in picture.convert("RGB").getcolors(10**6) or []}
+    assert colours.get((0, 114, 178), 0) > 20
+
+
 def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "file").write_text("")
