@@ -4,10 +4,9 @@
 
 trains a plain LeNet-5-Caffe, then times what the zoo's recipe `lenet5-mnist` does with it: retraining with SE-SNN
 noise, pruning, fine-tuning. Prints the seconds and what they were spent on, and what a removed neuron costs as the
-network shrinks. Beside it the same without the noise (by Taylor importance, then), and Torch-Pruning's iterative pruner
-(`pip install "snncompress[bench]"`), which brings the same plain network down to the same FLOPs, by Taylor importance,
-with as many rounds, as many fine-tuning steps and as many epochs at the end, by the same learner. Errors are those of
-the validation images.
+network shrinks. Beside it Torch-Pruning's iterative pruner (`pip install "snncompress[bench]"`) brings the same plain
+network down to the same FLOPs, by Taylor importance, with as many rounds, as many fine-tuning steps and as many epochs
+at the end, by the same learner. Errors are those of the validation images.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tabulate import tabulate
 from torch import nn
 
 import snncompress as library
-from benchmarks.commands import follow, snncompress, status
+from benchmarks.commands import follow, status
 from snncompress.pruning import neurons, session
 from snncompress.pruning.options import PruneOptions
 from snncompress.pruning.subject import Subject
@@ -39,7 +38,6 @@ from snncompress.training import epoch_end
 from snncompress.training.feed import Cursor, Feed, make_feed, pick_device
 from snncompress.training.learner import Learner
 from snncompress.training.options import TrainOptions
-from snncompress.zoo.entries import find_zoo
 
 RECIPE = "lenet5-mnist"
 # what the time is spent on: where that is done
@@ -114,17 +112,6 @@ def ours(out: Path, data_root: str, clock: Stopwatch) -> Run:
         return load(follow(RECIPE, out, data_root, until="small"))
 
 
-def without_noise(out: Path, data_root: str) -> Run:
-    """The recipe's other steps, from the plain network."""
-    recipe, folder = find_zoo(RECIPE).recipe, out / "without-noise"
-    values = recipe.values(RECIPE, folder, Path(data_root), 0, {})
-    start = {str(folder / "noisy"): str(out / "plain")}
-    for step in recipe.steps:
-        if step.makes in ("cut", "small"):
-            snncompress(*(start.get(word, word) for word in step.fill(values)))
-    return load(folder / "small")
-
-
 def torch_pruning(plain: Run, small: Run, feeds: tuple[Feed, Feed], rounds: int) -> nn.Module:
     """Its own iterative pruner, with our learner and batches between its rounds and at the end."""
     import torch_pruning as tp
@@ -180,9 +167,6 @@ def main() -> None:
     clock = Stopwatch()
     start = load(follow(RECIPE, arguments.out, arguments.data_root, until="plain"))
     small = ours(arguments.out, arguments.data_root, clock)
-    began = time.perf_counter()
-    plainly = without_noise(arguments.out, arguments.data_root)
-    found = [("ours", small.model, clock.seconds["all"]), ("without noise", plainly.model, time.perf_counter() - began)]
 
     dataset = library.load_data("mnist", root=arguments.data_root)
     between = load(arguments.out / "cut").config["training"]
@@ -191,10 +175,10 @@ def main() -> None:
     points = json.loads((arguments.out / "cut" / "curve.json").read_text())
     began = time.perf_counter()
     theirs = torch_pruning(start, small, (first, last), max(point["round"] for point in points))
-    found.append(("Torch-Pruning", theirs, time.perf_counter() - began))
+    seconds = time.perf_counter() - began
 
     rows = []
-    for method, model, spent in found:
+    for method, model, spent in (("ours", small.model, clock.seconds["all"]), ("Torch-Pruning", theirs, seconds)):
         cost = library.measure_cost(model, start.input_shape)
         widths = "-".join(str(len(layer.weight)) for layer in model.children() if hasattr(layer, "weight"))
         assert last.validation is not None
