@@ -193,6 +193,12 @@ def render(table: dict[str, Any], lines: list[Line]) -> str:
     return f"### {table['title']}\n\n{grid(header, rows, left=2, markdown=True)}{source}{note}"
 
 
+def render_all(found: dict[str, list[Line]]) -> str:
+    """Tables by their names, one below the other."""
+    tables = published_tables()
+    return "\n\n".join(render(tables[name], lines) for name, lines in found.items())
+
+
 def judge(lines: list[Line]) -> str:
     """What was verified, and what could not be, in words."""
     zoo = [line for line in lines if line.origin.startswith("zoo:")]
@@ -206,8 +212,7 @@ def refresh(text: str, data_root: str) -> str:
 
     def write(found: re.Match[str]) -> str:
         names, end = found.groups()
-        tables = {name: collect(name, data_root, quick=True, out=Path()) for name in names.split()}
-        return names + end + "\n\n".join(render(published_tables()[name], lines) for name, lines in tables.items())
+        return names + end + render_all({name: collect(name, data_root, True, Path()) for name in names.split()})
 
     return MARKS.sub(write, text)
 
@@ -247,7 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
         shown = {name: {**tables[name], "ours": [line.to_json() for line in found[name]]} for name in names}
         print(json.dumps(shown, indent=2, ensure_ascii=False))
     else:
-        print("\n\n".join(render(tables[name], found[name]) for name in names))
+        print(render_all(found))
         print("\n" + judge([line for lines in found.values() for line in lines]))
     return int(any(line.state == "failed" for lines in found.values() for line in lines))
 

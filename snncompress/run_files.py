@@ -24,7 +24,7 @@ from snncompress.errors import RunError, UsageError
 from snncompress.files import read_json, read_tensors, write_json, write_tensors
 from snncompress.models.checkpoint import load_checkpoint
 from snncompress.models.shapes import record_shapes, restore
-from snncompress.models.sources import ModelSource, build, default_input_shape, has_changed, resolve
+from snncompress.models.sources import ModelSource, build, changed_file, default_input_shape, resolve
 from snncompress.run import NoiseRecord, Run, wrap
 from snncompress.sparse_files import read_model, write_model
 from snncompress.storage import Storage
@@ -225,8 +225,7 @@ def _check_probe(folder: Path, model: nn.Module, source: ModelSource | None) -> 
     logits = _logits(model, probe["images"])
     difference = (logits - probe["logits"]).abs().max() / probe["logits"].abs().max().clamp_min(1e-6)
     if not bool(difference <= PROBE_TOLERANCE):
-        if source is not None and has_changed(source):
-            file = source.name.rpartition(":")[0]
+        if source is not None and (file := changed_file(source)) is not None:
             raise RunError(f"{folder} needs {file} as it was: with what stands there now, its model gives other logits")
         raise RunError(f"{folder} is damaged: its model does not give the logits that it gave when it was saved")
 

@@ -206,9 +206,10 @@ def _resolve_user(
     return ModelSource(f"{file.path}:{function}", arguments, file.sha256)
 
 
-def has_changed(source: ModelSource) -> bool:
-    """Whether a model was recorded with a file of the user's that is another one by now."""
-    return source.sha256 is not None and _user_file(source).sha256 != source.sha256
+def changed_file(source: ModelSource) -> Path | None:
+    """The file of the user's that a model was recorded with, if what it holds is something else by now."""
+    file = None if source.sha256 is None else _user_file(source)
+    return None if file is None or file.sha256 == source.sha256 else file.path
 
 
 def _user_file(source: ModelSource) -> UserFile:
